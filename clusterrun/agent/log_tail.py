@@ -49,7 +49,7 @@ _OF_CONNECTIONS = frozenset(
     }
 )
 # Signals that no error of a rank raises.
-_FROM_OUTSIDE = re.compile(r"signal (?:2|9|15)\b")
+_FROM_OUTSIDE = re.compile(r"signal (?:2|9|15|SIG(?:INT|KILL|TERM))\b")
 # Lines that a rank may print after the error that ends it.
 _MOST_AFTER_ERROR = 60
 # A shell could not execute the command, or did not find it.

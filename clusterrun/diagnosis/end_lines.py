@@ -23,7 +23,8 @@ class EndKind(enum.Enum):
     PREEMPTED = 8
     CANCELLED = 9
     REQUEUED = 10
-    ENDED_BY_OTHERS = 11
+    OUTSIDE = 11
+    ENDED_BY_OTHERS = 12
 
 
 @frozen
@@ -84,6 +85,23 @@ _HYDRA_END = re.compile(r"^=\s+(?:KILLED BY SIGNAL: (\d+ \(.*\))|EXIT (?:CODE|ST
 _JAX = re.compile(
     r"/job:\w+/replica:\d+/task:(\d+) has been set to ERROR in coordination service: \w+: (.*?\.)"
 )
+# torchrun and srun, when a person, a closed terminal or a scheduler ends them.
+_DEATH_SIGNAL = re.compile(r"Received (\d+) death signal")
+_INTERRUPTED = re.compile(r"^srun: (?:forcing job termination|interrupt \()")
+# The words of any program on the end of another process: a code or a signal behind a verb.
+_ENDED_WITH = re.compile(
+    r"(?i)\b(?:exit(?:ed|s)?|terminated|returned|failed|finished|crashed|died|killed|ended|aborted)\b.{0,40}?"
+    r"(?:\b(?:exit ?|return ?)?(?:code|status)[ :=]{0,3}(?P<code>-?\d{1,3})\b(?!\.\d)"
+    r"|\bsignal\W{1,3}(?P<number>\d{1,2})\b|\b(?P<name>SIG[A-Z]{3,4})\b)"
+)
+# The handlers of Open MPI and UCX, in the process that crashed.
+_CRASHED = re.compile(
+    r"^\[(?P<node>[\w.-]+):(?P<pid>\d+)(?::\d+)*\] .*?\b(?:Signal: [\w ]+ \(|Caught signal )(?P<number>\d+)"
+)
+_WORDS_OF_ENDS = ("code", "status", "signal", "Signal", "SIG")
+_OF_REQUEST = re.compile(r"(?i)https?\b|\burl\b|request")
+_RANK = re.compile(r"(?i)(?<!local_)(?<!local )\brank\W{0,3}(\d{1,5})\b")
+_LOCAL_RANK = re.compile(r"local_rank: (\d+)")
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 # Open MPI puts a message between two lines of dashes.
 _MPI_RULE = re.compile(r"^-{74}$")
@@ -113,6 +131,31 @@ _WORDS = {
     EndKind.NODE: "a node of the job failed",
     EndKind.REQUEUED: "the job was requeued: it starts again",
 }
+
+
+def end_in_words(line: str, order: int) -> EndLine | None:
+    """Return the end of a process that a line tells of in any words; None if it is not a failure."""
+    if not any(word in line for word in _WORDS_OF_ENDS):
+        return None
+    if crash := _CRASHED.search(line):
+        message = f"process {crash['pid']} {code_in_words(-int(crash['number']))}"
+        return EndLine(EndKind.SIGNAL, message, line.strip(), (), crash["node"], order)
+    if not (match := _ENDED_WITH.search(line)):
+        return None
+    code = int(match["code"] or 0)
+    if match["number"]:
+        code = -int(match["number"])
+    elif match["name"]:
+        code = -int(getattr(signal, match["name"].upper(), 0))
+    code = 128 - code if 128 < code < 160 else code
+    if code in (0, -signal.SIGTERM) or not -64 < code < 256 or _OF_REQUEST.search(line):
+        return None
+    ranks = tuple(int(rank) for rank in _RANK.findall(line)[:1])
+    message = code_in_words(code) if ranks else f"a process {code_in_words(code)}"
+    if local := _LOCAL_RANK.search(line):
+        message = f"a rank {code_in_words(code)}, with local rank {local[1]}"
+    kind = EndKind.EXIT if code > 0 else EndKind.SIGNAL
+    return EndLine(kind, message, line.strip(), ranks, order=order, is_report=bool(ranks))
 
 
 class EndLines:
@@ -191,9 +234,19 @@ class EndLines:
         if match := _CONTAINER.search(text):
             self._container.append(match[1])
             inner = [message.strip() for message in self._container if message.startswith("  ")]
+            # The hook of a container only says that a command of it failed.
+            inner = [message for message in inner if "exited with" not in message] or inner
             message = (inner or self._container)[-1 if inner else 0]
             self.ends = [end for end in self.ends if end.kind is not EndKind.CONTAINER]
             return EndLine(EndKind.CONTAINER, f"the container could not be started: {message}", line)
+        if match := _DEATH_SIGNAL.search(text):
+            number = int(match[1])
+            message = code_in_words(-number).removeprefix("was killed by ")
+            return EndLine(EndKind.OUTSIDE, f"the launcher was ended from outside, by {message}", line)
+        if _INTERRUPTED.match(line):
+            self._is_terminating = True
+            message = "srun was interrupted (Ctrl-C, or a signal from outside), and ended its ranks"
+            return EndLine(EndKind.OUTSIDE, message, line)
         if match := _IMAGE.match(line):
             return EndLine(EndKind.CONTAINER, f"the container could not be started: {match[1]}", line)
         if match := _SHELL.match(line):

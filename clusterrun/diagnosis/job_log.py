@@ -14,26 +14,29 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from clusterrun.diagnosis.decide import decide_end
-from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines
+from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
 from clusterrun.diagnosis.known_errors import NCCL_FAILED, ROWS, meaning
 from clusterrun.diagnosis.log_lines import LOGGED_RANK, LineSplitter, LogLine
 from clusterrun.diagnosis.printed_errors import (
     RANK_MARK,
+    RANK_OF_WATCHDOG,
     Error,
     ErrorListener,
+    is_of_launcher,
     is_plain_output,
     is_report,
     is_timer,
+    lacks_inner,
     last_complaint,
 )
 from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.rules.timed_out import LOGS_REMEDY as TIMEOUT_REMEDY
 from clusterrun.diagnosis.stacks import line_of
 from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.diagnosis.wording import cut
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.phrases import code_in_words
 from clusterrun.model.states import State
 
 # Lines of a process that count as one second for the reader of errors, which expects times.
@@ -54,6 +57,9 @@ LINES_TO_EXCEPTION = 60
 LINES_BEFORE_END = 20
 MOST_CULPRITS = 16
 MOST_LAST_LINES = 5
+# Lines at the end of a log that are searched for what looks like an error, and the most that are shown.
+LINES_OF_TAIL = 300
+MOST_SUSPECTS = 3
 # Characters of an exception without a traceback.
 MOST_EXCEPTION = 400
 # Lines at the beginning of a file by which another attempt of the job is recognized.
@@ -88,14 +94,29 @@ _GOES_ON = re.compile(
     r"(?i)\b(?:(?:re)?trying|will (?:retry|try)|retry(?! limit)|attempt \d+|ignor(?:ed|ing)|skip(?:ped|ping)"
     r"|f(?:alling|alls?|ell) ?back|continu(?:es?|ing)|recover(?:ed|ing))\b"
 )
+_UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
+# Lines that look like an error, and lines that look like one and are none.
+_LOOKS_FATAL = re.compile(
+    r"(?i)\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault|\w*(?:error|exception):"
+    r"|error\b.{0,3}[:\]])|^\W*\[?E(?:\d{4}|\b)|\bERROR\b|NCCL WARN"
+)
+_LOOKS_WRONG = re.compile(
+    r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
+    r"|refused|invalid|killed|not found|no such|timed out|timeout|unrecognized|unreachable|mismatch"
+    r"|corrupt(?:ed)?|closing signal)\b"
+)
+_HARMLESS = re.compile(
+    r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
+    r"|plugin|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
+)
 _CANCELLED_AT = re.compile(r"\*\*\* JOB .* CANCELLED AT (\d\S+)")
+# How an end is told of which no line says of what process it is.
+_VAGUE = "a process exited"
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
 _RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
-# torchrun ends its other ranks with signal 15.
-_TORCHRUN_FAILED = re.compile(r"failed \(exitcode: (?!-15\b)(-?\d+)\) local_rank: (\d+)")
 _NOTHING_REMEDY = (
     "the log may be of another part of the job: see the files of all ranks (srun -o, torchrun --log-dir), the"
     " exit code (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
@@ -116,6 +137,7 @@ _REMEDIES = {
     EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
     EndKind.CANCELLED: "sacct -j JOB -o State,End shows when; a person or a script called scancel",
     EndKind.REQUEUED: "squeue -j JOB shows its next start, whose log has the same name, or JOB's own",
+    EndKind.OUTSIDE: _ENDED_REMEDY,
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
 }
 _OF_STATES = {
@@ -303,8 +325,10 @@ class JobLog:
         # The rank that failed first by the reports of all launchers, and when it did.
         self._first_rank, self._first_time = -1, ""
         self._report = TorchrunReport()
-        # The worker that torchrun saw fail first; its report at the end may be missing.
+        # The first end of a process that any other line tells of: a launcher's report may be missing.
         self._failed_worker: EndLine | None = None
+        # The same in the attempt before.
+        self._ended_before: EndLine | None = None
         # The newest line that may be an exception without a traceback.
         self._exception_line: LogError | None = None
         self.last_lines: list[str] = []
@@ -312,6 +336,8 @@ class JobLog:
         self._not_loaded: list[str] = []
         # The last lines before the newest one about an end.
         self._recent: deque[str] = deque(maxlen=LINES_BEFORE_END)
+        # The last lines, with their order and rank.
+        self._tail: deque[tuple[int, int, str]] = deque(maxlen=LINES_OF_TAIL)
         # The complaint in one of these lines, at the first end of a rank.
         self._complaint = ""
 
@@ -347,16 +373,14 @@ class JobLog:
                 other.on_end()
             return
         self._recent.append(text)
+        self._tail.append((self._order, line.rank, text))
         if _NOT_LOADED.match(text) or (len(self._not_loaded) == 1 and self._not_loaded[0].endswith(":")):
             self._not_loaded = [*self._not_loaded, text.strip()][:2]
         self._has_left_out = self._has_left_out or "x across cluster]" in text
         if world := _WORLD.search(text):
             self._world = max(self._world, int(world[1]))
-        if not self._failed_worker and (failed := _TORCHRUN_FAILED.search(text)):
-            code = int(failed[1])
-            message = f"a rank {code_in_words(code)}, with local rank {failed[2]}"
-            kind = EndKind.SIGNAL if code < 0 else EndKind.EXIT
-            self._failed_worker = EndLine(kind, message, text.strip(), (), line.node, self._order)
+        if not self._failed_worker and (failed := end_in_words(text, self._order)):
+            self._failed_worker = replace(failed, node=line.node)
         if _RESTARTS.search(text):
             self._begin_attempt()
         self._hear_head(text)
@@ -420,11 +444,13 @@ class JobLog:
     def _begin_attempt(self) -> None:
         """Forget the lines of the file so far: they are of an attempt before the last one."""
         self._attempts += 1
+        self._ended_before = self._failed_worker
         self._ends.forget(self._file_begins)
         self._processes = {key: process for key, process in self._processes.items() if key[0] != self._file}
         self._of_file = []
         self._first_rank, self._first_time = -1, ""
         self._exception_line = self._failed_worker = None
+        self._tail.clear()
         self._is_repeated = False
 
     def job_ended(self, word: str, nodes: str) -> None:
@@ -498,7 +524,9 @@ class JobLog:
                 message = _named(report.error.message)
                 ends.append(EndLine(kind, message, message, ranks, report.node, report.order, True))
         worker = self._failed_worker
-        if worker and not any(end.is_report for end in ends) and not self._has_steps_after(worker.order):
+        is_vague = worker is not None and worker.words.startswith(_VAGUE)
+        is_needed = worker and (worker.ranks or not any(end.is_report or is_vague for end in ends))
+        if worker and is_needed and not self._has_steps_after(worker.order):
             ends.append(worker)
         return sorted(ends, key=lambda end: end.order)
 
@@ -549,7 +577,8 @@ class JobLog:
             end = self._died_before(timeouts, ends)
             if end is None:
                 return self._of_timeouts([entry for entry in errors if not entry.was_handled])
-        if end:
+        is_vague = end is not None and end is self._failed_worker and end.words.startswith(_VAGUE)
+        if end and not is_vague:
             return self._of_end(end, errors)
         if errors:
             first = errors[0]
@@ -557,15 +586,18 @@ class JobLog:
             if _ASKED_TO_END.match(first.error.text):
                 sentence = f"{who} was ended from outside, and the log does not say why: {first.error.text}"
                 return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=_ENDED_REMEDY)
-            sentence = f"{who} only noticed the end of another one; the log does not hold what failed first"
-            return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (first.error.message,), _NOTHING_REMEDY)
-        unended = [
-            LogError(error, self._order, error.inner if error.inner >= 0 else error.rank)
-            for process in self._processes.values()
-            for error in process.listener.unended()
-        ]
-        if unended:
-            return _of_unended(unended)
+            if failed := self._report.failed:
+                node = f" on {self._report.host}" if self._report.host else ""
+                sentence = f"{ranks_in_words(failed)}{node} exited; the log lacks the rank that failed first"
+                return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), self._suspects(), _NOTHING_REMEDY)
+            cause = f": {first.error.row.cause}" if first.error.row else ""
+            if is_of_launcher(first.error):
+                who, cause = "the launcher", ""
+            sentence = f"the log does not hold what failed first; {who} only noticed it{cause}"
+            sentence = f"{sentence}: {first.error.message}"
+            return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), self._suspects(), _NOTHING_REMEDY)
+        if unended := self._unended():
+            return replace(_of_unended(unended), evidence=self._suspects())
         lines = tuple(f"last line: {line}" for line in self.last_lines[-3:])
         last = self._exception_line
         if last and not self._has_steps_after(last.order):
@@ -573,9 +605,42 @@ class JobLog:
             return replace(
                 diagnosis, evidence=(*diagnosis.evidence, "it has no traceback in the log", *lines)
             )
+        if end:
+            return self._of_end(end, errors)
         if self._has_completed:
             return Diagnosis(Verdict.NOTHING, "the job has ended well, without an error", (), (), lines)
+        before = self._ended_before
+        if before and not self._has_steps_after(before.order):
+            return self._of_end(before, errors)
+        if suspects := self._suspects():
+            sentence = f"there is no error in it for certain; this looks most like one: {suspects[0]}"
+            evidence = (*suspects[1:], *lines)
+            return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, _NOTHING_REMEDY)
         return Diagnosis(Verdict.UNDETERMINED, "there is no error in it", (), (), lines, _NOTHING_REMEDY)
+
+    def _suspects(self) -> tuple[str, ...]:
+        """Return lines near the end of the log, after its last step, that look like an error."""
+        last_step = max((process.last_step for process in self._processes.values()), default=0)
+        lines, is_skipped = [], False
+        for order, rank, text in self._tail:
+            # Python prints these at the end of a process, and they do not change its exit code.
+            is_skipped = is_skipped or text.startswith("Exception ignored in")
+            if order > last_step and not is_skipped:
+                who = f"rank {rank}: " if rank >= 0 else ""
+                lines.append(who + text.strip()[:MOST_EXCEPTION])
+            is_skipped = is_skipped and not _EXCEPTION_LINE.match(text)
+        lines = [line for line in dict.fromkeys(lines) if not _HARMLESS.search(line)]
+        suspects = [line for line in lines if _LOOKS_FATAL.search(line)]
+        suspects = suspects or [line for line in lines if _LOOKS_WRONG.search(line)]
+        return tuple(suspects[:MOST_SUSPECTS])
+
+    def _unended(self) -> list[LogError]:
+        """Return the tracebacks whose exceptions the log lacks."""
+        return [
+            LogError(error, self._order, error.inner if error.inner >= 0 else error.rank)
+            for process in self._processes.values()
+            for error in process.listener.unended()
+        ]
 
     def _of_errors(
         self, own: Sequence[LogError], errors: Sequence[LogError], ends: Sequence[EndLine]
@@ -583,7 +648,13 @@ class JobLog:
         """Return the diagnosis of the first own error of a rank."""
         root = [log_error for log_error in own if log_error.rank == self._first_rank >= 0]
         first = min(
-            root or own, key=lambda log_error: (_is_of_communication(log_error.error), log_error.order)
+            root or own,
+            key=lambda log_error: (
+                _is_of_communication(log_error.error),
+                # A name that was never set is often one in the handler of another error.
+                _UNSET.match(log_error.error.text) is not None,
+                log_error.order,
+            ),
         )
         first, hint = _exception_after(first, own)
         hint = hint or _explanation(first, errors)
@@ -605,7 +676,7 @@ class JobLog:
             if ended and max(texts.values()) > 1 and not first.node:
                 # The error was printed several times.
                 ranks, node = _ended_alike(ended, ends)
-        node_of_ended = {rank: end.node for end in reversed(ends) for rank in end.ranks}
+        node_of_ended = {rank: end.node for end in reversed(ends) if end.node for rank in end.ranks}
         places = {rank: self._nodes.get(rank) or node_of_ended.get(rank, "") for rank in ranks}
         culprits = tuple(
             Culprit(rank, places[rank] or (node if len(ranks) == 1 else ""), error.message)
@@ -615,16 +686,23 @@ class JobLog:
             culprits = (Culprit(-1, node, error.message),)
         who = ranks_in_words(ranks) if ranks else "a rank"
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
+        is_first_unmarked = self._first_rank >= 0 and ranks and self._first_rank not in ranks
         is_asked = _ASKED_TO_END.match(error.text) is not None
         did = "was ended from outside" if is_asked else "failed first" if len(ranks) < 2 else "failed"
         sentence = f"{who}{on} {did}: {error.message}"
+        if is_first_unmarked:
+            where = f" on {self._nodes[self._first_rank]}" if self._nodes.get(self._first_rank) else ""
+            sentence += f"; the launcher saw rank {self._first_rank}{where} end first"
         row = hint.error.row if hint and not is_timeout(hint.error) else error.row
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [hint.error.text] if hint else []
         where = error.frame
-        if not where and (caller := _caller(first, errors)):
+        if not where and (caller := _caller(first, [*errors, *self._unended()])):
             where = caller.frame
             sentence += f"; then: {caller.message}"
+        if lacks_inner(error):
+            sentence += "; the log lacks the exception that it wraps"
+            where = ""
         consequence = next(
             (
                 log_error
@@ -657,22 +735,33 @@ class JobLog:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
         last_lines = {process.rank: process.last_line for process in self._processes.values()}
         last_lines = {**self._splitter.early, **last_lines}
+        # The message of a watchdog names its rank.
+        errors = [_with_own_rank(log_error) for log_error in errors]
         ranks = {rank for rank in (*last_lines, *(log_error.rank for log_error in errors)) if rank >= 0}
         # A log in which many ranks are missing is that of one node.
         is_whole = 0 < self._world <= len(ranks) * MOST_SILENT
         size = max(self._world if is_whole else 0, max(ranks, default=-1) + 1)
-        # Silence proves nothing if Ray leaves out equal lines. Rules blame one silent rank, not several.
-        size += 2 * self._has_left_out
+        # Silence proves nothing if Ray leaves out equal lines, or if the log may be that of some ranks only.
+        # Rules blame one silent rank, not several.
+        ended = {rank for end in self._ends.ends for rank in end.ranks}
+        has_all = is_whole or self._first_rank >= 0 or {*range(size)} <= ranks or {*range(size)} <= ended
+        size += 2 * (self._has_left_out or not has_all)
         nodes = tuple(self._nodes.get(rank, "") for rank in range(size))
         printed = tuple(log_error.error for log_error in errors if log_error.rank >= 0)
         if not printed:
-            printed = tuple(replace(log_error.error, rank=0) for log_error in errors)
+            message = f"a collective timed out in a rank that the log does not name: {errors[0].error.text}"
+            return Diagnosis(Verdict.NEVER_ARRIVED, message, remedy=foreign(TIMEOUT_REMEDY))
         diagnosis = decide_end(Remains(State.FAILED, "", None, printed, nodes))
+        if not has_all and len({error.rank for error in printed}) == 1:
+            # The others may have reported the same.
+            diagnosis = replace(diagnosis, culprits=())
         evidence = (*diagnosis.evidence, *(log_error.error.text for log_error in errors[:1]))
         if diagnosis.verdict is Verdict.LINK and not is_whole:
             waited = diagnosis.message.rpartition(":")[0]
             message = f"{waited}; the log may not show all ranks: a silent one may not have joined"
-            diagnosis = replace(diagnosis, verdict=Verdict.NEVER_ARRIVED, message=message)
+            diagnosis = replace(
+                diagnosis, verdict=Verdict.NEVER_ARRIVED, message=message, remedy=TIMEOUT_REMEDY
+            )
         silent = [culprit.rank for culprit in diagnosis.culprits if last_lines.get(culprit.rank)]
         evidence += tuple(f"last line of rank {rank}: {last_lines[rank][:300]}" for rank in silent)
         return replace(diagnosis, evidence=evidence, remedy=foreign(diagnosis.remedy))
@@ -700,6 +789,8 @@ class JobLog:
         on = f" on {node}" if node else ""
         if placed.is_report and not ranks:
             sentence = f"a process{on} ended: {message}"
+        elif node and not ranks and node not in message:
+            sentence = f"on {node}: {message}"
         elif ranks and not is_whole_job:
             did = " failed first: it" if placed.is_report else ":"
             sentence = f"{ranks_in_words(ranks)}{on}{did} {message}"
@@ -764,6 +855,13 @@ class JobLog:
         return next((end for end in ends if end.ranks and end.kind in kinds), None)
 
 
+def _with_own_rank(log_error: LogError) -> LogError:
+    match = RANK_OF_WATCHDOG.search(log_error.error.text)
+    if log_error.rank >= 0 or not match:
+        return log_error
+    return replace(log_error, rank=int(match[1]), error=log_error.error.of_rank(int(match[1])))
+
+
 def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
     """Return the diagnosis of a log that ends inside of a traceback."""
     culprits = tuple(
@@ -798,6 +896,8 @@ def _remedy(kind: EndKind, message: str) -> str:
     """Return the remedy for an end, by its message or its signal if that has few causes."""
     if kind is EndKind.SIGNAL and ("SIGKILL" in message or "Killed" in message):
         return f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
+    if "SIGHUP" in message:
+        return "its terminal or ssh session closed: sbatch, tmux or nohup outlive it"
     row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START, EndKind.EXIT) else None
     return foreign(row.remedy) if row else _REMEDIES[kind]
 

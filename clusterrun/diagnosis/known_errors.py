@@ -25,14 +25,17 @@ class KnownError:
 
 # Messages of ranks that only noticed the failure of another one.
 CONSEQUENCES = (
-    (r"Connection closed by (?:remote )?peer", "a peer of this rank ended or was ended"),
-    (r"Read error \[.*Connection reset by peer", "a peer of this rank ended or was ended"),
-    (r"Connection reset by peer", "a peer of this rank ended or was ended"),
+    (r"Connection closed by (?:remote )?peer", "a peer of this rank ended, or the network failed"),
+    (r"Connection reset by peer", "a peer of this rank ended, or the network failed"),
     (r"Broken pipe", "the process that read its output had ended"),
-    (r"(?:socketProgress|recvBytes).*(?:closed|reset)", "a peer of this rank ended or was ended"),
-    (r"ncclRemoteError|remote process (?:has )?exited", "a peer of this rank ended or was ended"),
+    (r"(?:socketProgress|recvBytes).*(?:closed|reset)", "a peer of this rank ended, or the network failed"),
+    (
+        r"Got completion from peer.*(?:status=|with error )(?:5\b|IBV_WC_WR_FLUSH_ERR)",
+        "an RDMA connection had failed before",
+    ),
+    (r"ncclRemoteError|remote process (?:has )?exited", "a peer of this rank ended, or the network failed"),
+    (r"Failed to unpickle serialized exception", "a worker failed, and its exception could not be read here"),
     (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
-    (r"Got completion from peer.*status=(?:5\b|IBV_WC_WR_FLUSH_ERR)", "an RDMA connection had failed before"),
     (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
     (r"Process group (?:watchdog )?.*terminated with exception", "a collective failed before"),
     (
@@ -40,7 +43,15 @@ CONSEQUENCES = (
         r"|DistStoreError|Socket Timeout.*store",
         "rank 0, which holds the store, had ended",
     ),
+    (r"RendezvousClosedError", "another node's launcher ended or failed, and closed the rendezvous"),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
+    (
+        r"(?i:caused by an exception on one of the (?:ranks|processes)"
+        r"|(?<!mpirun )detected that one or more processes exited"
+        r"|\b(?:another|other|remote|peer) (?:rank|process|worker|node|task)s?\b.{0,30}"
+        r"\b(?:failed|exited|died|aborted|crashed|terminated))",
+        "another rank ended before",
+    ),
 )
 # Remedy for a limit that the shell sets (``ulimit``).
 LIMIT_REMEDY = (
@@ -239,7 +250,7 @@ ROWS: tuple[KnownError, ...] = (
         "run once with --env AMD_SERIALIZE_KERNEL=3 to see the true line; dmesg on the node shows faults",
     ),
     KnownError(
-        r"NET/OFI .*(?i:fail|error|unable|no eligible)",
+        r"NET/OFI (?!Request).*(?i:fail|error|unable|no eligible)",
         "NCCL's plug-in for libfabric (aws-ofi-nccl) does not work here",
         "fi_info -p efa lists the adapters (a container needs /dev/infiniband); the plug-in must fit NCCL",
     ),
@@ -285,13 +296,15 @@ ROWS: tuple[KnownError, ...] = (
     ),
     # --- network ---
     KnownError(
-        r"Got completion from peer.*status=(?:4\b|9\b|1[01]\b|IBV_WC_(?:LOC_PROT|REM_\w+)_ERR)",
+        r"Got completion from peer.*(?:status=|with error )"
+        r"(?:4\b|9\b|1[01]\b|IBV_WC_(?:LOC_PROT|REM_\w+)_ERR)",
         "an RDMA adapter may not access the memory of a GPU: GPUDirect RDMA does not work between two nodes",
         "--env NCCL_NET_GDR_LEVEL=LOC goes through the host; see nvidia_peermem, iommu=pt and PCIe ACS there",
         Verdict.LINK,
     ),
     KnownError(
-        r"Got completion from peer.*status=(?:1[23]\b|IBV_WC_\w*RETRY_EXC_ERR)|vendor[ _]err[ =]129",
+        r"Got completion from peer.*(?:status=|with error )"
+        r"(?:1[23]\b|IBV_WC_\w*RETRY_EXC_ERR)|vendor[ _]err[ =]129",
         "an RDMA path does not deliver: wrong GID, a bad cable or port",
         "clusterrun check finds the link; on RoCE try --env NCCL_IB_GID_INDEX=3",
         Verdict.LINK,
@@ -340,16 +353,25 @@ ROWS: tuple[KnownError, ...] = (
         "clusterrun check says which; /etc/hosts or DNS must know all nodes",
     ),
     KnownError(
-        r"[Cc]onnect to [(\[]?(?:fe80:|169\.254\.|172\.17\.0\.|192\.168\.122\.)",
+        r"[Cc]onnect to [(\[]?(?:fe80:|169\.254\."
+        r"|172\.(?:17\.0\.|(?:1[89]|2\d|3[01])\.0\.1\b)|192\.168\.122\.)",
         "a rank gave others an address that only its own node knows: of a link, of docker or of libvirt",
         "--env NCCL_SOCKET_IFNAME=… and GLOO_SOCKET_IFNAME=… name the interface of the cluster (ip -br addr)",
     ),
     KnownError(
-        r"connectFullMesh failed|socket(?:Start|Poll)Connect: .*(?:failed|exceeded|returned \d)",
-        "gloo or NCCL could not connect: a peer has ended, or its address is of a wrong interface",
+        r"connectFullMesh failed|socket(?:Start|Poll)Connect: .*(?:failed|exceeded|returned \d)"
+        r"|(?:NCCL WARN|Net :|Last error:).*(?:Connect to|Call to \w+ from) \S+ failed"
+        r"|socket has failed to connect to any network address",
+        "a connection could not be made: a peer has ended, or its address is of a wrong interface",
         "if no other rank failed before: clusterrun check tests the ways; --env GLOO_SOCKET_IFNAME=… or "
         "NCCL_SOCKET_IFNAME=… names the interface",
         consequence=True,
+    ),
+    KnownError(
+        r"DEADLINE_EXCEEDED: Barrier timed out",
+        "ranks did not meet: JAX lists the tasks that did not come",
+        "start one process for each of num_processes; see the end of the logs of those tasks",
+        Verdict.NEVER_ARRIVED,
     ),
     KnownError(
         r"client socket has timed out|timed out after \d+ms while waiting|connect\(\) timed out"
@@ -367,6 +389,11 @@ ROWS: tuple[KnownError, ...] = (
         "left over there",
     ),
     KnownError(
+        r"rank \d+ of \d+ ranks has already checked in",
+        "two processes have the same rank: do two nodes both start at rank 0?",
+        "give every node its own --node-rank, or let srun start one launcher on each node",
+    ),
+    KnownError(
         r"Detected mixed local Net device counts",
         "one node sees fewer network adapters than the others",
         "clusterrun check names the odd node; leave it out with --exclude",
@@ -374,7 +401,8 @@ ROWS: tuple[KnownError, ...] = (
     NCCL_FAILED,
     # --- a collective that did not come back ---
     KnownError(
-        r"Watchdog caught collective operation timeout|collective operation timeout"
+        r"collective operation timeout|Watchdog caught co|Timeout at (?:\w+ )?work: \d+"
+        r"|timeout from this local rank"
         r"|Timed out waiting \d+ms for (?:recv|send) operation|monitoredBarrier.*(?:timed out|did not)"
         r"|failed to pass monitoredBarrier|watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out",
         "a collective did not end in time: a rank did not join it, or a link is down",
@@ -501,7 +529,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"DataLoader worker \(pid.*is killed by signal: Killed",
         "a worker of the data-loader was killed by signal 9",
-        "nothing there says that memory ran out: was it a kill -9? dmesg on the node shows it",
+        "memory may have run out: dmesg on the node shows OOM kills; then fewer workers, or more with --mem",
     ),
     KnownError(
         r"EOFError: EOF when reading a line|\bBdbQuit\b",
@@ -519,7 +547,6 @@ ROWS: tuple[KnownError, ...] = (
     # --- processes of this rank's own ---
     KnownError(
         r"ChildFailedError|SignalException: Process \d+ got signal"
-        r"|Horovod detected that one or more processes"
         r"|CalledProcessError: Command '\['[^']*python[\d.]*'",
         "a process started here failed before",
         "look at what that process printed: this one only noticed",

@@ -5,6 +5,7 @@ Marks of launchers, time stamps and colours are removed.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Mapping
@@ -29,7 +30,8 @@ _TIME = re.compile(
 # The time that a logger writes behind its name.
 _LATER_TIME = re.compile(r"^[^\d(\[]{1,40}[(\[](\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)")
 _MPIRUN = re.compile(
-    r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(\d+)\](?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
+    r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]"
+    r"(?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
 )
 _RAY = re.compile(r"^\x1b?\(\w+ pid=(\d+)(?:, ip=([\w.:]+))?\)\s?")
 # Ray's list of workers, and a task of one in the traceback that the driver prints.
@@ -40,7 +42,7 @@ _NCCL = re.compile(r"^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] (?:\S+ )?NCCL ")
 _MESSAGE_KEYS = ("message", "msg", "event")
 _LEVEL_KEYS = ("level", "levelname", "severity")
 _RANK_KEYS = ("rank", "global_rank", "process_index")
-_TEE = re.compile(r"^\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?")
+_TEE = re.compile(r"^(?:\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?|std(?:err|out): )")
 _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
 _PID = re.compile(r"^\[\d{3,}\] (?=\[rank\d)")
 _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*): ")
@@ -49,10 +51,12 @@ _STARTS_ERROR = re.compile(
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
     r'|  File "|Fatal Python error: |terminate called after |slurmstepd: error: |\[[EW] |usage: )'
 )
-# The prefix that a logger writes in front of every line of a traceback.
+# What a logger or a launcher writes in front of every line of an error: anything in front of the first one.
 _LOGGED_HEADER = re.compile(
-    r"^([^\s│╭%](?:[^│╭%]{0,150}?\w)?[^\w│╭%]{1,9})Traceback \(most recent call last\):"
+    r"^([^\s│╭%](?:[^│╭%]{0,150}?\w)?[^\w│╭%]{1,9}|\s+)"
+    r"(?:Traceback \(most recent call last\):|Fatal Python error: |terminate called after throwing )"
 )
+_FIRST_LINE = ("Traceback (most recent", "Fatal Python error: ", "terminate called after")
 _NOT_LOGGED = re.compile(r"Original |.*Exception Group ")
 _HEADER = "Traceback (most recent call last)"
 _DIGITS = re.compile(r"\d+")
@@ -60,7 +64,9 @@ _CLOCK = re.compile(r"\d+(?:[-:.,]\d+)+")
 # The rank in a line of a logger.
 LOGGED_RANK = re.compile(r"(?i)(?<!local_)(?:rank|\bTP)(?:[ _=]|: ?)?(\d{1,5})\b")
 # A beginning on the same line after a progress bar, or after another process's line without an end.
-_INNER_START = re.compile(r"(?<=\S)(?=Traceback \(most recent call last\)|\s*\[rank\d+\]:)")
+_INNER_START = re.compile(
+    r"(?<=\S)(?=Traceback \(most recent call last\)|\s*\[rank\d+\]:|terminate called after throwing )"
+)
 
 
 @frozen
@@ -90,6 +96,8 @@ class LineSplitter:
         self._ray_ranks: dict[tuple[str, str], int] = {}
         # Patterns of what loggers write in front of the lines of a traceback.
         self._logged: list[re.Pattern[str]] = []
+        # The white space in front of all lines of an indented error.
+        self._indent = ""
         # Rank and address of the worker whose traceback the driver prints.
         self._ray_task = (-1, "")
         # Source, rank and logger of the line before, if it begins a traceback behind a logger's mark.
@@ -102,7 +110,9 @@ class LineSplitter:
 
     def split(self, line: str) -> list[LogLine]:
         """Return the states of one line, each without its marks."""
-        line = _ESCAPES.sub("", line)
+        line = _ESCAPES.sub("", line.rstrip())
+        if "&quot;" in line or "&lt;" in line:  # copied from a page
+            line = html.unescape(line)
         record = _record(line)
         if record and isinstance(text := record.get("log"), str):  # the log of a container
             line, record = _ESCAPES.sub("", text.rstrip("\n")), None
@@ -118,7 +128,10 @@ class LineSplitter:
                 for text in texts
                 for part in text.split("\n")
             ]
-        states = [state for state in line.split("\r") if state][-MOST_STATES:] or [""]
+        if _HEADER in line and '\\n  File "' in line:  # one string with escaped ends of lines
+            states = line.replace("\\n", "\n").replace('\\"', '"').split("\n")
+        else:
+            states = [state for state in line.split("\r") if state][-MOST_STATES:] or [""]
         return [line for state in states for line in self._without_marks(_shortened(state))]
 
     def _without_marks(self, text: str) -> list[LogLine]:
@@ -142,7 +155,7 @@ class LineSplitter:
         line_text = text
         if mark := self._logger_mark(text[len(torch_mark) :]):
             text = (torch_mark and f"{torch_mark.rstrip()} ") + text[len(torch_mark) + mark.end() :]
-            logger = "" if torch_mark else _CLOCK.sub("", mark[0])
+            logger = "" if torch_mark else _CLOCK.sub("", mark[0]).strip()
             if logged_rank := LOGGED_RANK.search(mark[0]):
                 rank = int(logged_rank[1])
             self._header = (source, rank, logger) if _HEADER in line_text else None
@@ -174,11 +187,18 @@ class LineSplitter:
 
     def _logger_mark(self, text: str) -> re.Match[str] | None:
         """Return what a logger wrote in front of a line, if it began a traceback in the same way."""
-        header = _LOGGED_HEADER.match(text)
-        if header and not _NOT_LOGGED.match(text) and len(self._logged) < MOST_LOGGERS:
-            pattern = re.compile(_DIGITS.sub(r"\\d+", re.escape(header[1].rstrip())) + r"(?:\s|$)")
-            if pattern not in self._logged:
-                self._logged.append(pattern)
+        if self._indent:
+            self._indent = self._indent if not text or text.startswith(self._indent) else ""
+        if any(first in text for first in _FIRST_LINE) and (header := _LOGGED_HEADER.match(text)):
+            mark, end = header[1].rstrip(), r"(?:\s|$)" if header[1][-1].isspace() else ""
+            if not mark:
+                self._indent = header[1]
+            elif not _NOT_LOGGED.match(text) and len(self._logged) < MOST_LOGGERS:
+                pattern = re.compile(_DIGITS.sub(r"\\d+", re.escape(mark)) + end)
+                if pattern not in self._logged:
+                    self._logged.append(pattern)
+        if self._indent and text:
+            return re.match(re.escape(self._indent), text)
         return next((mark for pattern in self._logged if (mark := pattern.match(text))), None)
 
     def _host(self, text: str) -> re.Match[str] | None:

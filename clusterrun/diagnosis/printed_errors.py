@@ -32,12 +32,15 @@ _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
 # How a line begins that a node adds to the last ones of a rank.
 OURS = "clusterrun: "
 RANK_MARK = re.compile(r"^\[rank\d+\]:\s?")
+# The rank in a message of NCCL's watchdog.
+RANK_OF_WATCHDOG = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]")
 # Characters that draw a box around a line.
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
 # How a checkpoint of torch's tells every rank what failed in one.
 _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
-_FRAME = re.compile(r'^[>\s]+File "(.*)", line (\d+)(?:,? in (\S+))?\s*$')
+_FRAME = re.compile(r'^[>\s]*File "(.*)", line (\d+)(?:(,?) in (\S+))?\s*$')
+_LAUNCHER_FRAME = re.compile(r"/bin/|runpy\.py|/torch/distributed/(?:run|launch|elastic)")
 _RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)")
 # How ``faulthandler.dump_traceback_later`` begins; it may end the process, or only tell where it is.
@@ -65,7 +68,7 @@ _COMPLAINT = re.compile(
     r"ignor(?:ed|ing)|retry(?:ing)?|dropp(?:ed|ing)|could not|cannot|unable to)\b"
 )
 # A warning of Python's, or of a library, which is printed once and hides nothing.
-_NOISE = re.compile(r"\wWarning\b|^\[W\d|NCCL WARN")
+_NOISE = re.compile(r"\wWarning\b|^\[W\d|NCCL WARN|\*\*\* End of error message")
 # Lines of an error that the list of errors has, and the numbers in which equal lines of ranks differ.
 _OF_AN_ERROR = re.compile(
     r"^\[rank\d+\]:|^\s|^[\w.]*(?:Error|Exception)\b|^Fatal Python|^terminate called|Exception in thread "
@@ -76,9 +79,11 @@ _OF_AN_END = re.compile(
     r"|Original Traceback|The above exception|During handling|\[\d+\]:$|\S+ NCCL |\S+:\d+:\d+ \[\d+\]"
 )
 _NUMBER = re.compile(r"\d+")
+_SPACES = re.compile(r"\s{3,}")
 _PROGRESS_BAR = re.compile(r"^.*%\|[^|]*\|[^\]]*\]")
 # Hydra prints no traceback if it could not call a target, but the error in the lines that follow.
 _ANNOUNCED = "Error executing job with overrides:"
+_OF_TORCHRUN = "ChildFailedError"
 _LOST_PEER = re.compile(
     r"(?:[\w.]+\.)?(?:Connection\w*Error|BrokenPipeError|EOFError|IncompleteReadError|RemoteDisconnected)\b"
 )
@@ -88,6 +93,7 @@ _LINKS = {
     "During handling of the above exception, another exception occurred:": "raised while handling",
 }
 _WORKER = re.compile(r"Caught \S+ in (.*?)\.?$")
+# What an exception wraps is in the text below it.
 _WRAPS = re.compile(r"Caught \S+ in |(?:ProcessRaisedException|RemoteTraceback):\s*$")
 _IN_PROCESS = ", in Process "
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
@@ -98,6 +104,7 @@ _LOGGED = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d")
 _REPORT = re.compile(
     r"^(?:exited with code -?\d+|was killed by signal \d+)|\bprocess \d+ terminated with (?:exit code|signal)"
     r"|\b(?:RayActor|ActorDied)Error\b|A worker died or was killed while executing a task"
+    r"|CalledProcessError: Command '\['[^']*python[\d.]*'"
 )
 
 
@@ -132,7 +139,7 @@ class Error:
 
     @property
     def placed(self) -> str:
-        return self.text + (f", at {short(self.frame)}" if self.frame else "")
+        return self.text + placed(self.frame)
 
     @property
     def message(self) -> str:
@@ -195,6 +202,16 @@ def is_report(error: Error) -> bool:
     return _REPORT.search(error.text) is not None
 
 
+def is_of_launcher(error: Error) -> bool:
+    """Return whether torchrun printed this when one of its ranks had failed."""
+    return _OF_TORCHRUN in error.text
+
+
+def lacks_inner(error: Error) -> bool:
+    """Return whether an exception wraps one of another thread or process that was not read."""
+    return _WORKER.search(error.text) is not None
+
+
 def is_timer(error: Error) -> bool:
     """Return whether this is no error, but the stack of a rank whose script had set a timer."""
     return _TIMER.match(error.text) is not None
@@ -243,7 +260,11 @@ class ErrorListener:
             if error.inner < 0 and not error.is_consequence and (is_fatal or not is_killed):
                 self.errors[number] = replace(error, inner=inner)
                 return
-        more = f"; the last line before that: {launcher.last_line[:MOST]}" if launcher.last_line else ""
+        # The launcher's exception has ended the traceback of a rank, whose lines are mixed with its own.
+        cut = next((error.frame for error in self.errors if is_of_launcher(error) and error.frame), "")
+        more = f"; the log lacks the exception of a traceback{placed(cut)}" if cut else ""
+        if launcher.last_line and not cut:
+            more = f"; the last line before that: {launcher.last_line[:MOST]}"
         self.errors.append(Error(at, self._rank, text, inner=inner, more=more))
 
 
@@ -282,7 +303,8 @@ class _LauncherOutput:
         """Return whether the line completed torchrun's report of the rank that failed first."""
         logged = _LOGGED.match(line) is not None
         self._ends = self._ends or (logged and "/elastic/" in line) or "torch.distributed.elastic." in line
-        if not (self._ends or logged or line[:1].isspace()) and any(map(str.isalnum, line)):
+        is_structure = logged or line[:1].isspace() or _HEADER.search(line) or _OF_AN_END.match(line)
+        if not (self._ends or is_structure) and any(map(str.isalnum, line)):
             self.last_line = line.strip()
         return self.report.hear(line) == "ended"
 
@@ -298,6 +320,8 @@ class _Reader:
         self._last = -1
         # The innermost and the outermost frame of the user's code in a traceback.
         self._frame = self._outermost = ""
+        # The innermost frame of a library in it.
+        self._library = ""
         self._rich = self._skipped = self._usage = self._announced = False
         # Tracebacks that have begun and lack their exception.
         self._open = 0
@@ -345,8 +369,14 @@ class _Reader:
             self._rich = "─" in text
             elsewhere = _ELSEWHERE.search(text)
             self._origin = int(elsewhere[1]) if elsewhere else -1
-        elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
-            self._note(f"{frame[1]}:{frame[2]} {frame[3] or '<module>'}", "in" if frame[3] else "")
+        elif frame := _FRAME.match(text):
+            # The comma tells a traceback from a stack dump. The log may lack the beginning of a traceback.
+            if frame[3] and not (self._open or self._is_compiled):
+                self._begin()
+            file = frame[1].replace("\\", "/")
+            self._note(f"{file}:{frame[2]} {frame[4] or '<module>'}", "in" if frame[4] else "")
+        elif frame := _RICH_FRAME.match(text):
+            self._note(f"{frame[1]}:{frame[2]} {frame[3]}", "in")
         elif text.startswith("from user code:"):
             self._is_compiled = True
         elif self._open:
@@ -356,9 +386,11 @@ class _Reader:
 
     def unended(self) -> Error | None:
         """Return the traceback whose exception was not read; None without one."""
-        if not self._open or not self._frame:
+        is_of_program = self._frame or (self._library and not _LAUNCHER_FRAME.search(self._library))
+        if not self._open or not is_of_program:
             return None
-        return replace(self._error(0.0, "a traceback without its exception"), frame=self._frame)
+        more = "" if self._frame else placed(self._library, "in")
+        return replace(self._error(0.0, "a traceback without its exception"), frame=self._frame, more=more)
 
     def _hear_untraced(self, at: float, text: str) -> None:
         """Add the output before a hint at hidden tracebacks as an error, unless an error was just read."""
@@ -380,7 +412,7 @@ class _Reader:
     def _begin(self) -> None:
         self._is_woven = self._open > 0
         if not self._open:
-            self._frame = self._rival = ""
+            self._frame = self._rival = self._library = ""
         self._open += 1
         self._dump, self._continued, self._is_closing = "", 0, False
         self._announced = self._is_compiled = False
@@ -428,7 +460,7 @@ class _Reader:
         """Read a line outside of tracebacks and stack dumps."""
         what = _WHAT.match(text)
         was_announced, self._announced = self._announced, text.startswith(_ANNOUNCED)
-        if self._skipped:
+        if self._skipped or text.lstrip().startswith("raise "):
             return
         if was_announced:
             self._append(self._error(at, text.strip()))
@@ -445,9 +477,12 @@ class _Reader:
             last = self._newest()
             goes_on = last is not None and last.row is row and at - last.at <= SAME_DUMP
             # Ranks without marks print the same line. Other lines of one row belong to one message.
-            is_of_other = last is not None and last.text == text.strip() and len(self._errors) < MOST_EQUAL
+            is_of_other = last is not None and len(self._errors) < MOST_EQUAL
+            if last and _rank_of(last.text) == _rank_of(text):
+                is_of_other = is_of_other and last.text == text.strip()
             if not goes_on or is_of_other:
-                self._append(replace(self._error(at, text.strip()), row=row, ends=False))
+                text = _around(row.pattern, text.strip())
+                self._append(replace(self._error(at, text), row=row, ends=False))
 
     # --- tracebacks ---
 
@@ -472,6 +507,10 @@ class _Reader:
             elif function_of(frame) == "<module>" and own and (calls or backward):
                 last = self._errors[self._last] = replace(last, main=own[0])
         if is_library(frame):
+            self._library = frame
+            # The innermost frame of a dump comes first.
+            if self._dump and last and not (self._open or last.frame or last.more):
+                self._errors[self._last] = replace(last, more=placed(frame, "in"))
             return
         if self._open:
             # The outermost frame of another process may follow on an inner one.
@@ -484,14 +523,19 @@ class _Reader:
         elif last and (self._dump == "current" or (self._dump and not last.frame)):
             # The user's innermost frame, of the thread that failed if the dump marks it.
             self._dump = "" if self._dump == "current" else self._dump
-            self._errors[self._last] = replace(last, frame=frame)
+            self._errors[self._last] = replace(last, frame=frame, more="")
 
     def _add(self, at: float, text: str) -> None:
         """Add an exception: a new one, the next one of a chain, or the one that a wrapper wraps."""
         error = replace(self._error(at, text), frame=self._frame, row=meaning(text), origin=self._origin)
         if self._rival:
             error = replace(error, more=f", or {short(self._rival)}: lines of several processes are mixed")
+        elif self._library and not (self._frame or error.is_consequence or is_report(error)):
+            error = replace(error, more=placed(self._library, "in"))
         self._frame, self._origin = self._frame if self._open else "", -1
+        self._library = ""
+        if is_of_launcher(error) and not self._is_woven:
+            error = replace(error, frame="")
         last = self._newest()
         link, self._link = self._link, ""
         reported = error.origin >= 0 and last is not None and last.origin < 0 and at - last.at <= SAME_DUMP
@@ -539,7 +583,7 @@ class _Reader:
                 )
             return wrapper
         self._continued -= 1
-        whole = f"{last.text.rstrip()} {text.strip()}"[:MOST]
+        whole = shortened(f"{last.text.rstrip()} {text.strip()}")
         self._errors[self._last] = replace(last, text=whole, row=meaning(whole) or last.row)
         return True
 
@@ -557,7 +601,7 @@ class _Reader:
         if within["rule"] is not None or _HEADER.search(line):
             self._open, self._frame = 1, ""
         elif frame := _FRAME.match(line):
-            self._note(f"{frame[1]}:{frame[2]} {frame[3] or '<module>'}", "in")
+            self._note(f"{frame[1]}:{frame[2]} {frame[4] or '<module>'}", "in")
         elif self._open and line and not line[0].isspace() and _NAMED.match(line):
             self._open = 0
             self._part(at, line)
@@ -593,7 +637,7 @@ class _Reader:
             self._errors[self._last] = replace(last, frame=frame, more=more)
 
     def _error(self, at: float, text: str) -> Error:
-        return replace(self._form, at=at, text=text[:MOST])
+        return replace(self._form, at=at, text=shortened(text))
 
     def _append(self, error: Error) -> None:
         self._last = len(self._errors)
@@ -601,6 +645,31 @@ class _Reader:
 
     def _newest(self) -> Error | None:
         return self._errors[self._last] if self._last >= 0 else None
+
+
+def placed(frame: str, preposition: str = "at") -> str:
+    return f", {preposition} {short(frame)}" if frame else ""
+
+
+def _rank_of(text: str) -> str:
+    match = RANK_OF_WATCHDOG.search(text)
+    return match[1] if match else ""
+
+
+def _around(pattern: str, text: str) -> str:
+    """Return what ``pattern`` matches in a long text, and its beginning: lines may have lost their ends."""
+    if len(text) <= MOST:
+        return text
+    text = _SPACES.sub("  ", text)
+    match = re.search(pattern, text)
+    if match and match.end() > MOST:
+        text = f"{text[: MOST // 4]} … {text[max(MOST // 4, match.start() - MOST // 8) :]}"
+    return text[:MOST]
+
+
+def shortened(text: str) -> str:
+    """Return a message with its beginning and its end: a command in it may be long."""
+    return text if len(text) <= MOST else f"{text[: MOST * 3 // 4]} … {text[-MOST // 4 :]}"
 
 
 def _scope(frame: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import re
 
 from clusterrun.model.phrases import code_in_words
 
+_OTHERS = "Failures:"
 _BEGINNING = "Root Cause (first observed failure):"
 _FIELD = re.compile(r"^\s+(time|host|rank|exitcode)\s+: (\S+)")
 _NUMBER = re.compile(r"-?\d+")
@@ -21,11 +22,21 @@ class TorchrunReport:
         self.host = self.time = ""
         self.ended = ""  # how the rank ended, in words
         self.in_traceback = False  # the newest line belongs to the traceback of the rank's error file
-        self._is_open = False
+        self._is_open = self._is_listing = False
+        # Ranks that the report lists above the first one that failed.
+        self.failed: list[int] = []
 
     def hear(self, line: str) -> str:
         """Read one line. Return ``rank`` or ``ended`` if the line completed that field, else ''."""
-        if line.startswith(_BEGINNING):
+        if line.startswith(_OTHERS):
+            self.failed, self._is_listing = [], True
+        elif self._is_listing and (field := _FIELD.match(line)) and not line.startswith(_BEGINNING):
+            if field[1] == "rank" and _NUMBER.fullmatch(field[2]):
+                self.failed.append(int(field[2]))
+            elif field[1] == "host":
+                self.host = field[2]
+        elif line.startswith(_BEGINNING):
+            self._is_listing = False
             self.rank, self.host, self.ended = -1, "", ""
             self._is_open, self.in_traceback = True, False
         elif self._is_open and _END.match(line):

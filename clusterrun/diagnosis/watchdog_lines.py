@@ -12,8 +12,13 @@ from collections.abc import Iterable
 from clusterrun.diagnosis.calls import Call
 from clusterrun.diagnosis.printed_errors import Error
 
+# A log may have lost the end of the line.
 _CAUGHT = re.compile(
-    r"Watchdog caught collective operation timeout: \w+\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?"
+    r"Watchdog caught co(?:llective operation timeout)?"
+    r"(?:: \w+\(SeqNum=(\d+)(?:, OpType=(\w+)(?:, NumelIn=(\d+))?)?)?"
+)
+_AT_TIMEOUT = re.compile(
+    r"Timeout at (?:\w+ )?work: (\d+)|timeout from this local rank.*?last completed \w+ work: (\d+)"
 )
 _STATUS = re.compile(r"\[PG (?:ID )?(\d+)\b[^\]]*\bRank \d+\].*?[Ll]ast enqueued (?:\w+ )?work: (-?\d+)")
 _AT_WORK = re.compile(r"\bat (?:\w+ )?work(?: sequence id)?: (\d+)")
@@ -23,13 +28,16 @@ _STUCK = re.compile(r"watchdog got stuck for \d+ ?seconds|Heartbeat monitor time
 # Rank 0 of a group sets a key of the store as soon as it joins the group's first collective.
 _UNIQUE_ID = re.compile(r"retrieving ncclUniqueId from \[(\d+)\].*wait timeout")
 _EQUAL_SIZES = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
+_TIMEOUTS = (_CAUGHT, _AT_TIMEOUT, _GLOO, _BARRIER, _STUCK, _UNIQUE_ID)
+# The operation of a call that no line names.
+UNNAMED = "a collective"
 # The number of the group that all ranks are in. Of other groups no line lists the members.
 WORLD = "0"
 
 
 def is_timeout(error: Error) -> bool:
     """Return whether a rank reports that a collective timed out."""
-    return any(pattern.search(error.text) for pattern in (_CAUGHT, _GLOO, _BARRIER, _STUCK, _UNIQUE_ID))
+    return any(pattern.search(error.text) for pattern in _TIMEOUTS)
 
 
 class WatchdogLines:
@@ -45,6 +53,7 @@ class WatchdogLines:
 
     def __init__(self, errors: Iterable[Error]) -> None:
         calls: dict[tuple[int, int], str] = {}
+        unnamed: dict[tuple[int, int], str] = {}
         groups: dict[tuple[int, int], str] = {}
         stuck, absent = set(), set()
         self.begun: dict[int, dict[str, int]] = {}
@@ -56,9 +65,11 @@ class WatchdogLines:
             self.timed_out |= {rank} if is_timeout(error) else set()
             for listed in _BARRIER.findall(text):
                 absent |= set(map(int, listed.replace(",", " ").split()))
-            if caught := _CAUGHT.search(text):
+            if at := _AT_TIMEOUT.search(text):
+                unnamed.setdefault((rank, int(at[1] or int(at[2]) + 1)), UNNAMED)
+            if (caught := _CAUGHT.search(text)) and caught[1]:
                 size = f" of {caught[3]}" if caught[2] in _EQUAL_SIZES and caught[3] else ""
-                calls.setdefault((rank, int(caught[1])), caught[2] + size)
+                calls.setdefault((rank, int(caught[1])), (caught[2] or UNNAMED) + size)
             elif status := _STATUS.search(text):
                 if at_work := _AT_WORK.search(text):
                     groups[rank, int(at_work[1])] = status[1]
@@ -71,7 +82,7 @@ class WatchdogLines:
         only_group = next(iter(groups.values())) if len(set(groups.values())) == 1 else ""
         self.calls = [
             Call(rank, groups.get((rank, number), only_group), number, operation)
-            for (rank, number), operation in sorted(calls.items())
+            for (rank, number), operation in sorted((calls or unnamed).items())
         ]
 
     def main_group(self) -> tuple[str, dict[int, Call]]:

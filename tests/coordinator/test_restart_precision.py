@@ -69,6 +69,7 @@ LOGS_THAT_RECUR = {
     *("exit-code-only", "two-attempts-torchrun-restarts", "hostile-bytes"),
     *("bar-before-traceback", "deepspeed-lines-behind-exception", "exception-group", "oom-two-of-four-ranks"),
     *("exception-without-traceback", "same-error-every-task", "pool-worker-exception"),
+    "lightning-validation-bar",
     *("lightning-survived-then-behind-bar", "bar-behind-message", "ray-worker-killed", "apptainer-no-image"),
     *("torchrun-oom-and-second-agent", "lightning-zombies-behind-bar", "accelerate-no-pad-token"),
     *(

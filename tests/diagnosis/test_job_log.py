@@ -120,7 +120,7 @@ EXPECTED = {
     ),
     "lightning-sigterm-exception": Answer(
         "Lightning-AI/pytorch-lightning#20542",
-        (),
+        (1,),
         ("PermissionError", "runs/ckpt/last.ckpt"),
         "callbacks.py:33",
         (),

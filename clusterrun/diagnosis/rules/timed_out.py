@@ -22,7 +22,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 
 CERTAINTY = 85
-_LOGS_REMEDY = (
+LOGS_REMEDY = (
     "clusterrun logs --rank N shows what it did last; clusterrun diagnose while it hangs, or a --hang-after "
     "below the group's time-out, shows its line"
 )
@@ -156,7 +156,7 @@ def _by_rank(run: Remains, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
 
 
 def _diagnose_absent(
-    run: Remains, whys: Mapping[int, str], did: str, evidence: tuple[str, ...], remedy: str = _LOGS_REMEDY
+    run: Remains, whys: Mapping[int, str], did: str, evidence: tuple[str, ...], remedy: str = LOGS_REMEDY
 ) -> Diagnosis:
     culprits = _by_rank(run, whys)
     nodes = {culprit.node for culprit in culprits}
@@ -196,7 +196,7 @@ def explain_timed_out(
         remedy = "clusterrun check finds a broken link"
         return Diagnosis(Verdict.LINK, sentence, (), (), evidence, remedy)
     sentence += ": their output does not show which rank did not come"
-    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, _LOGS_REMEDY)
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, LOGS_REMEDY)
 
 
 def explain_stuck_watchdog(table: CallTable, blamed: Ranks, run: Remains, stuck: Ranks) -> Diagnosis:
@@ -223,4 +223,4 @@ def explain_gloo_timed_out(
         return _diagnose_absent(run, dict.fromkeys(blamed, why), f"never came to {call}", evidence)
     sentence = f"a collective timed out in {ranks_in_words(waiting)}: "
     sentence += "the output does not show which rank did not come"
-    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, _LOGS_REMEDY)
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, LOGS_REMEDY)

@@ -1,0 +1,214 @@
+"""Logs in any dress: errors behind any mark, ends in any launcher's words, and ranks that no line proves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterrun.diagnosis.job_log import JobLog
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+
+
+def diagnosed(*lines: str) -> Diagnosis:
+    log = JobLog()
+    log.begin_file()
+    for line in lines:
+        log.hear(line)
+    return log.diagnose()
+
+
+def ranks(diagnosis: Diagnosis) -> list[int]:
+    return [culprit.rank for culprit in diagnosis.culprits]
+
+
+EXCEPTION = [
+    "Traceback (most recent call last):",
+    '  File "/home/eve/fit.py", line 52, in <module>',
+    "    main()",
+    '  File "/home/eve/fit.py", line 31, in main',
+    "    check(batch)",
+    "ValueError: batch 7 is empty",
+]
+NATIVE = [
+    "terminate called after throwing an instance of 'std::length_error'",
+    "  what():  tile table overflows",
+]
+DUMP = [
+    "Fatal Python error: Bus error",
+    "",
+    "Thread 0x00007f3a (most recent call first):",
+    '  File "/home/eve/fit.py", line 31 in main',
+]
+MARKS = [
+    "trainer-2  | ",
+    "[pod/fit-0/main] ",
+    "Nov 02 11:20:09 gx3 fit[77]: ",
+    "2024-03-05T11:20:09.001Z stderr F ",
+    "E0305 11:20:09.001 77 fit.py:9] ",
+    "[1,mpirank:3,algo-2]<stderr>:",
+    "[4]:",
+    "ERROR:fit:",
+    "> ",
+    "    ",
+    "\t",
+]
+
+
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize(
+    ("lines", "facts"),
+    [
+        (EXCEPTION, ["ValueError: batch 7 is empty", "fit.py:31"]),
+        (NATIVE, ["tile table overflows"]),
+        (DUMP, ["Bus error", "fit.py:31"]),
+    ],
+)
+def test_any_mark_in_front_of_an_error_is_removed(mark: str, lines: list[str], facts: list[str]) -> None:
+    message = diagnosed(*(mark + line for line in ("step 1 loss 3.1", *lines))).message
+    assert [fact for fact in facts if fact not in message] == []
+
+
+def escaped(lines: list[str]) -> list[str]:
+    return ["worker failed: " + "\n".join(lines).replace("\n", "\\n")]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        EXCEPTION[1:],
+        [line.lstrip() for line in EXCEPTION],
+        [f"{line}   " for line in EXCEPTION],
+        [line.replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;") for line in EXCEPTION],
+        [line.replace("/home/eve/", "C:\\eve\\") for line in EXCEPTION],
+        escaped(EXCEPTION),
+        [json.dumps({"severity": "ERROR", "message": "\n".join(EXCEPTION)})],
+    ],
+    ids=["cut at its start", "without indents", "padded", "of a page", "of Windows", "escaped", "JSON"],
+)
+def test_a_traceback_is_read_in_any_form(lines: list[str]) -> None:
+    message = diagnosed(*lines).message
+    assert "ValueError: batch 7 is empty, at fit.py:31 (main)" in message
+
+
+def test_an_error_in_a_library_has_the_place_in_the_library() -> None:
+    lines = [EXCEPTION[0], '  File "/env/lib/python3.11/site-packages/dali/pipe.py", line 8, in build']
+    assert "pipe.py:8 (build)" in diagnosed(*lines, "KeyError: 'crop'").message
+
+
+@pytest.mark.parametrize(
+    ("line", "facts"),
+    [
+        (
+            "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with exit code 3",
+            "process 2",
+        ),
+        ("[rank: 2] Child process with PID 81 terminated with code 3. Stopping the others", "rank 2"),
+        ("CRITICAL supervisor: worker for rank 2 exited with status 3", "rank 2"),
+        ("ERROR: failed (exitcode: -9) local_rank: 2 (pid: 81) of binary: python", "SIGKILL"),
+        ("trainer 2 was killed by signal 9", "SIGKILL"),
+    ],
+)
+def test_the_end_of_a_process_is_read_in_any_words(line: str, facts: str) -> None:
+    diagnosis = diagnosed("starting", line)
+    assert diagnosis.verdict is Verdict.CRASHED
+    assert facts in diagnosis.message and ("code 3" in diagnosis.message or "SIGKILL" in diagnosis.message)
+
+
+def test_a_named_worker_counts_before_what_the_driver_says_of_it() -> None:
+    diagnosis = diagnosed(
+        "(fit pid=9) [rank: 1] Child process with PID 40 terminated with code 5. Stopping the others",
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. ID: 6f",
+    )
+    assert ranks(diagnosis) == [1] and "code 5" in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("WARNING:torch.distributed.elastic.agent:Received 1 death signal, shutting down workers", "SIGHUP"),
+        ("srun: forcing job termination", "srun was interrupted"),
+    ],
+)
+def test_an_end_from_outside_blames_no_rank(line: str, fact: str) -> None:
+    cancelled = "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2025-01-01T00:00:00 ***"
+    diagnosis = diagnosed("step 8 loss 1.0", line, cancelled)
+    assert fact in diagnosis.message and ranks(diagnosis) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: Gloo job detected that one or more processes exited with non-zero status",
+        "UnknownError: Horovod has been shut down. This was caused by an exception on one of the ranks",
+        "RuntimeError: another rank has failed, leaving",
+    ],
+)
+def test_a_message_about_another_rank_is_no_cause(text: str) -> None:
+    diagnosis = diagnosed(*EXCEPTION[:-1], text)
+    assert diagnosis.verdict is Verdict.UNDETERMINED and ranks(diagnosis) == []
+    assert text in diagnosis.message
+
+
+WAITED = "[E ProcessGroupNCCL.cpp:7] [Rank {}] Watchdog caught collective operation timeout: "
+WAITED += "WorkNCCL(SeqNum=31, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600007 milliseconds"
+
+
+def test_the_watchdog_of_an_unmarked_line_is_that_of_the_rank_in_it() -> None:
+    diagnosis = diagnosed(*(WAITED.format(rank) for rank in (5, 2, 3)))
+    assert ranks(diagnosis) == [] and "ranks 2-3 and 5 waited" in diagnosis.message.replace(", ", " and ")
+
+
+def test_a_rank_is_not_absent_because_an_excerpt_lacks_its_lines() -> None:
+    diagnosis = diagnosed("[rank1]:" + WAITED.format(1))
+    assert ranks(diagnosis) == [] and "rank 1 waited" in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank6]:[E ProcessGroupNCCL.cpp:9] [PG 1 Rank 6] Timeout at NCCL work: 44, last enqueued",
+        "[rank6]:[E ProcessGroupNCCL.cpp:9] [PG 1 Rank 6] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=44, OpTy",
+    ],
+)
+def test_a_time_out_whose_line_is_cut_still_names_who_waited(line: str) -> None:
+    diagnosis = diagnosed(line)
+    assert "rank 6 waited" in diagnosis.message and "44" in diagnosis.message
+    assert ranks(diagnosis) == []
+
+
+def test_ranks_of_a_report_that_is_cut_are_listed_and_none_is_first() -> None:
+    failure = ["  time      : 2024-01-01_00:00:01", "  host      : gx3", "  rank      : {} (local_rank: 1)"]
+    lines = [line.format(rank) for rank in (5, 6) for line in failure]
+    diagnosis = diagnosed("elastic.multiprocessing.errors.ChildFailedError:", "Failures:", *lines)
+    assert "ranks 5-6 on gx3" in diagnosis.message and ranks(diagnosis) == []
+
+
+def test_an_unset_name_in_a_handler_is_not_the_first_error() -> None:
+    handler = [*EXCEPTION[:-1], "NameError: name 'pool' is not defined"]
+    assert "batch 7 is empty" in diagnosed(*handler, *EXCEPTION).message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fit: cannot open the table of shards",
+        "[E socket.cpp:7] [c10d] listening on port 70 is not permitted",
+        "n1:7:7 [0] NCCL WARN the topology file has no root",
+    ],
+)
+def test_a_log_without_a_known_form_shows_what_looks_like_an_error(line: str) -> None:
+    diagnosis = diagnosed("step 4 loss 0.2", "saved", line, "bye")
+    assert line in diagnosis.message
+    assert diagnosis.verdict is Verdict.UNDETERMINED and ranks(diagnosis) == []
+
+
+def test_the_hook_of_a_container_is_not_its_cause() -> None:
+    lines = [
+        "couldn't import",
+        "    mount failed: /data is no directory",
+        "    [ERROR] /etc/hooks/9.sh exited with return code 1",
+    ]
+    diagnosis = diagnosed(*(f"slurmstepd: error: pyxis: {line}" for line in lines))
+    assert "/data is no directory" in diagnosis.message
