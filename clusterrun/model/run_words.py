@@ -12,6 +12,8 @@ JOB_ID = re.compile(r"\d+([._]\d+)?", re.ASCII)
 # A job as squeue and sacct print it: 41, 41_7, 41_[0-3%2], 41+1, with a possible step: 41.0, 41_7.batch.
 _SLURM_JOB = re.compile(r"(\d+)(_\d+)?(_\[[\d,:%-]+\])?(\+\d+)?(\.\w+)?", re.ASCII)
 
+_SCRIPT = re.compile(r"([\w.-]+)\.py(?![\w.-])", re.ASCII)
+
 
 def slurm_job(word: str) -> str:
     """Return the job (41) or array task (41_7) that ``word`` or its step belongs to; '' for other words."""
@@ -21,10 +23,16 @@ def slurm_job(word: str) -> str:
 
 def default_name(command: tuple[str, ...]) -> str:
     """Return the script's name without its ending, the module's name, or the program's name."""
+    program = os.path.basename(command[0].rstrip("/"))
+    # The script of ``timeout 1h python train.py`` or of ``bash -c '… train.py'``.
+    is_of_user = program != command[0] and not program.startswith("python")
+    script = None if is_of_user or program.endswith(".py") else _SCRIPT.search(" ".join(command))
     if command[0] == "-m" and len(command) > 1:
         name = command[1]
+    elif script:
+        name = script[1]
     else:
-        name = os.path.basename(command[0].rstrip("/")).removesuffix(".py") or "run"
+        name = program.removesuffix(".py") or "run"
     return f"run-{name}" if shadowed_by(name) else name
 
 

@@ -45,6 +45,7 @@ from clusterrun.script.statement_rules import (
     IS_BEHIND,
     IS_OTHER_RUN,
     PRINTS,
+    QUEUES_JOB,
     READS_RESULT,
     Facts,
     of_tasks,
@@ -1078,4 +1079,5 @@ def _part_after(statement: Statement) -> Part:
     is_harmless = names <= {"wait", "exit", "set", "kill", *PRINTS} and statement.only_reads
     if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
-    return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, IS_BEHIND)
+    reason = QUEUES_JOB if names & {"sbatch", "scontrol"} else IS_BEHIND
+    return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)

@@ -34,6 +34,7 @@ IS_OTHER_RUN = "it starts ranks or tasks too: submit it as a run of its own, and
 IS_BESIDE = "it runs beside the ranks: start it from the training script, or submit it as a run of its own"
 IS_OF_OTHER_RUN = "it comes before a line that is a run of its own: give it to that run as --setup"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
+QUEUES_JOB = "it queues another job: --requeue continues a run, --after orders several"
 OF_OTHER_RUNS = (IS_OTHER_RUN, IS_BESIDE, IS_OF_OTHER_RUN, IS_BEHIND)
 
 _FILTERS = ("sort", "uniq", "grep", "head", "tail", "awk", "sed", "tr", "cut", "wc", "cat", "column", "paste")
@@ -147,7 +148,7 @@ RULES = (
             or re.search(r"(?:\$\(|`) *sbatch\b", facts.statement.text) is not None
         ),
         _UNTRANSLATED,
-        "it queues another job: --requeue continues a run, --after orders several",
+        QUEUES_JOB,
     ),
     Rule(
         lambda facts: (

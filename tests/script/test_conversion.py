@@ -832,6 +832,7 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("if a; then\n srun python t.py\nfi", 2),
         ("[[ -e x ]] && srun python t.py", 2),
         ("srun python t.py\necho done > DONE", 3),
+        ("timeout 9 srun python t.py\nif [ $? -eq 124 ]; then\n scontrol requeue $A\nfi", 3),
         ("#SBATCH -N2\nsrun -N1 -n1 accelerate launch --num_processes 2 t.py", 2),
     ],
 )

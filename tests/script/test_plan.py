@@ -178,7 +178,9 @@ def test_no_secret_of_the_environment_is_in_the_script_or_in_an_argument() -> No
         (("src/my train.py",), "my train", (PYTHON, "-u", "src/my train.py")),
         (("-m", "pkg.mod", "a"), "pkg.mod", (PYTHON, "-u", "-m", "pkg.mod", "a")),
         (("./run.sh", "a"), "run.sh", ("./run.sh", "a")),
-        (("torchrun", "train.py"), "torchrun", ("torchrun", "train.py")),
+        (("torchrun", "train.py"), "train", ("torchrun", "train.py")),
+        (("bash", "-c", "python $D/train.py -x"), "train", ("bash", "-c", "python $D/train.py -x")),
+        (("./run.sh", "eval.py"), "run.sh", ("./run.sh", "eval.py")),
         ((".py",), "run", (PYTHON, "-u", ".py")),
     ],
 )
