@@ -118,8 +118,9 @@ _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
 _RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
 _NOTHING_REMEDY = (
-    "the log may be of another part of the job: see the files of all ranks (srun -o, torchrun --log-dir), the"
-    " exit code (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
+    "clusterrun diagnose JOB looks into the ranks if the job still runs; else the log may be of another part"
+    " of the job: see the files of all ranks (srun -o, torchrun --log-dir), the exit code"
+    " (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
 )
 _ENDED_REMEDY = (
     "sacct -j JOB -o State,End shows when; kill, timeout and scancel do so, often because a job hangs:"
@@ -793,6 +794,7 @@ class JobLog:
             sentence = f"on {node}: {message}"
         elif ranks and not is_whole_job:
             did = " failed first: it" if placed.is_report else ":"
+            did = "" if message.startswith("ended: ") else did
             sentence = f"{ranks_in_words(ranks)}{on}{did} {message}"
         row = meaning(message) if placed.is_report else None
         evidence = [f"cause: {row.cause}"] if row else []
