@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
+from clusterrun.model.phrases import some_of
 from clusterrun.model.spec import JobSpec
 from clusterrun.runs.code_snapshot import Snapshot
 from clusterrun.script.interpreter_calls import inline_text, shell_script
@@ -26,6 +28,8 @@ _CODE_ENDINGS = (*_SHELL_ENDINGS, ".py", ".yaml", ".yml", ".toml", ".json", ".cf
 _REST_OF_PATH = re.compile(r"[^\s\"'`:;,)\]}>|&]*")
 # A relative path that leaves the folder in which it starts.
 _LEAVES = re.compile(r"(?<![\w.}$/])(?:\.\./)+")
+# Variables that shells set, and the import path, which ranks map.
+_OTHER_VARIABLES = {"PWD", "OLDPWD", "_", "PYTHONPATH"}
 _SHELL_LINE = re.compile(r"#!.*\b(?:ba|da|z|k)?sh\b")
 REMEDY = "copy it with --snapshot-include {0}, or give its absolute path"
 
@@ -66,10 +70,12 @@ def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
     )
 
 
-def missing(spec: JobSpec, snapshot: Snapshot, shown_cwd: str = "") -> tuple[str, ...]:
+def missing(
+    spec: JobSpec, snapshot: Snapshot, environ: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, ...]:
     """Return notices about paths of ``spec`` that the copy lacks, or that still lead to the original.
 
-    ``shown_cwd`` is the working directory as the user's shell shows it, perhaps through a link.
+    ``environ`` is the user's, which ranks inherit. Its PWD may lead through a link.
     Raises ``BadInput`` if the script or a file that ``--setup`` names is not in the copy.
     """
     for line in spec.setup:
@@ -90,7 +96,14 @@ def missing(spec: JobSpec, snapshot: Snapshot, shown_cwd: str = "") -> tuple[str
             notices.append(
                 f"{path} stays the folder of the original: name it by a relative path to use the copy"
             )
-    return (*notices, *_live_paths(spec, snapshot, shown_cwd))
+    inherited = environ.keys() - _OTHER_VARIABLES - dict(spec.environment).keys()
+    live = sorted(name for name in inherited if any(map(snapshot.copies, _absolute_paths(environ[name]))))
+    if live:
+        notices.append(
+            f"variables of this shell lead to the original, not to the copy: {some_of(live)}: --env"
+            f" {live[0]}=PATH with a path relative to the working directory"
+        )
+    return (*notices, *_live_paths(spec, snapshot, environ.get("PWD", "")))
 
 
 def _live_paths(spec: JobSpec, snapshot: Snapshot, shown_cwd: str) -> Iterator[str]:

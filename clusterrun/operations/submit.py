@@ -171,7 +171,7 @@ def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
     snapshot = look(spec.cwd, spec.snapshot_include, context.store.home)
     planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
-    lost = missing(spec, snapshot, context.environ.get("PWD", ""))
+    lost = missing(spec, snapshot, context.environ)
     notices = (*planned.notices, *notices, *snapshot.lines(), *lost, where)
     return Draft(planned, notices, snapshot)
 

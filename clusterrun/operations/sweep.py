@@ -18,12 +18,14 @@ shorter arrays and queues the rest as runs end.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from clusterrun.config.sweep_points import Point, at, check_places, point_text
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.phrases import count_of
 from clusterrun.model.record import RunRecord, RunStatus
@@ -119,7 +121,7 @@ def _copied(
     snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include, context.store.home)
     private_folder(paths.run_dir)
     take(snapshot, paths.snapshot, paths.snapshot_note)
-    lost = missing(sweep.spec, snapshot, context.environ.get("PWD", ""))
+    lost = missing(sweep.spec, snapshot, context.environ)
     for notice in (*snapshot.lines(), *lost):
         tell(notice)
 
@@ -210,8 +212,12 @@ class _LocalQueue(_SweepQueue):
 
 
 class _ArrayQueue(_SweepQueue):
+    @cached_property
+    def _largest(self) -> int:
+        return self._context.client().largest_array()
+
     def run(self, patient: bool) -> SweepRecord:
-        size = self._context.client().largest_array()
+        size = self._largest
         before = self._sweep.job_id if self._sweep.job_id and self._live() else ""
         limited = False
         while (waiting := self._sweep.waiting) and not self._cancelled():
@@ -247,12 +253,14 @@ class _ArrayQueue(_SweepQueue):
         token = os.urandom(8).hex()
         store = self._context.store
         records: dict[int, RunRecord] = {}
+        # A point keeps its index when it is queued again: a script may choose its data by it.
+        tasks = places if places[-1] < self._largest else range(len(places))
         try:
-            for task, place in enumerate(places):
+            for task, place in zip(tasks, places):
                 # The files are not synced one by one. After a crash of this machine a task reports a missing
                 # file.
                 records[place] = self._prepare(place, self._plan(place, f"{token}_{task}"), sync=False)
-            argv = self._write_script(list(records.values()), token, before)
+            argv = self._write_script(dict(zip(tasks, records.values())), token, before)
             self._keep({place: record.run_id for place, record in records.items()})
             job_id = self._send(argv, token)
         except (SchedulerUnreachable, TakenOver):
@@ -264,7 +272,7 @@ class _ArrayQueue(_SweepQueue):
                 store.discard(record.run_id)
             self._keep(dict.fromkeys(places, ""))
             raise
-        for task, record in enumerate(records.values()):
+        for task, record in zip(tasks, records.values()):
             store.save(replace(record, job_id=f"{job_id}_{task}"), sync=False)
         self._keep({}, job_id)
         after = f", which starts when job {before} has ended" if before else ""
@@ -272,7 +280,7 @@ class _ArrayQueue(_SweepQueue):
         self._tell(f"{count_of(len(places), 'run')} queued as job {job_id}{most}{after}")
         return job_id
 
-    def _write_script(self, records: Sequence[RunRecord], token: str, before: str) -> tuple[str, ...]:
+    def _write_script(self, records: Mapping[int, RunRecord], token: str, before: str) -> tuple[str, ...]:
         """Write the script of an array, and return the sbatch command that submits it."""
         spec, paths = self._facts.spec, self._sweeps.paths(self._sweep.sweep_id)
         sbatch = spec.sbatch
@@ -284,12 +292,15 @@ class _ArrayQueue(_SweepQueue):
         named = replace(at(spec, first, self._sweep.name), sbatch=sbatch)
         head = plan(named, self._sweep.sweep_id, token, paths.run_dir, self._facts.site)
         script = os.path.join(paths.run_dir, f"array-{token}.sh")
-        text = array_script(head.script, self._context.store.runs, [record.run_id for record in records])
+        text = array_script(
+            head.script, self._context.store.runs, {task: record.run_id for task, record in records.items()}
+        )
         write_whole(script, text, 0o700)
         empty_file(_unsent(paths, token))
         empty_file(paths.job_output)
+        indices = fold([str(task) for task in records]).strip("[]")
         throttle = f"%{self._sweep.at_most}" if self._sweep.at_most else ""
-        return (*head.argv[:-1], f"--array=0-{len(records) - 1}{throttle}", script)
+        return (*head.argv[:-1], f"--array={indices}{throttle}", script)
 
     def _send(self, argv: tuple[str, ...], token: str) -> str:
         """Submit an array and return its job number. Raise ``TakenOver`` or ``JobLimit``."""

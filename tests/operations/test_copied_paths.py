@@ -167,6 +167,21 @@ def test_a_shell_line_that_names_a_live_file_is_reported(
     assert notice.startswith(f"{place.format(project=project)} names {project}/scripts/train.py: ")
 
 
+def test_a_variable_of_the_shell_that_names_a_live_file_is_reported(
+    project: Path, snapshot: Snapshot
+) -> None:
+    environ = {
+        "CONF": f"{project}/conf/a.yaml",
+        "OURS": f"{project}/conf/a.yaml",
+        "PATH": f"{project}/.venv/bin:/bin",
+        "PWD": str(project),
+        "PYTHONPATH": f"{project}/scripts",
+    }
+    spec = JobSpec(command=("true",), cwd=str(project), environment=(("OURS", "conf/a.yaml"),))
+    (notice,) = missing(spec, snapshot, environ)
+    assert "CONF" in notice and "OURS" not in notice
+
+
 def test_other_programs_and_long_scripts_are_not_read_for_live_files(project: Path) -> None:
     text = f"python {project}/scripts/train.py\n"
     (project / "long.sh").write_text(text + "#" * SMALL_SCRIPT)
@@ -196,7 +211,7 @@ def test_a_copied_file_that_names_a_live_file_is_reported_with_its_line(
     path = start.format(project=project, link=link)
     (project / name).write_text(NAMES_ITSELF.format(project=project, start=path))
     spec = JobSpec(command=("train.py",), cwd=str(project / "scripts"))
-    (notice,) = missing(spec, look(str(project)), str(link / "scripts"))
+    (notice,) = missing(spec, look(str(project)), {"PWD": str(link / "scripts")})
     full_path = path.replace("~", str(project.parent)).replace("$HOME", str(project.parent))
     place = f"{os.path.relpath(name, 'scripts')}, line 3"
     assert notice == (

@@ -18,15 +18,16 @@ from clusterrun.system import RealClock
 
 SBATCH = """#!/bin/sh
 echo "$*" >> "$HOME/asked"
-for word; do case $word in --array=0-*) last=${word#--array=0-};; esac; done
-last=${last%%%*}
+for word; do case $word in --array=*) range=${word#--array=};; esac; done
+range=${range%%%*}
+count=$((${range#*-} - ${range%-*} + 1))
 taken=$(cat "$HOME/taken" 2>/dev/null || echo 0)
-if [ $((taken + last + 1)) -gt "$(cat "$HOME/limit")" ]; then
+if [ $((taken + count)) -gt "$(cat "$HOME/limit")" ]; then
   echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
   echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy" >&2
   exit 1
 fi
-echo $((taken + last + 1)) > "$HOME/taken"
+echo $((taken + count)) > "$HOME/taken"
 echo $((40 + taken))
 """
 
@@ -62,7 +63,7 @@ def array_options(context: Context) -> list[str]:
 
 def test_a_sweep_is_split_at_the_array_limit_and_the_parts_wait_in_order(context: Context) -> None:
     sweep_record = sweep(context, 9, 100, at_most=2)
-    assert array_options(context) == ["--array=0-3%2", "--array=0-3%2", "--array=0-0%2"]
+    assert array_options(context) == ["--array=0-3%2", "--array=0-3%2", "--array=0%2"]
     records = [context.store.read(run_id) for run_id in sweep_record.run_ids]
     numbers = ["40_0", "40_1", "40_2", "40_3", "44_0", "44_1", "44_2", "44_3", "48_0"]
     assert [record.job_id for record in records] == numbers
@@ -81,6 +82,14 @@ def test_a_job_limit_is_filled_and_refused_points_leave_no_run(context: Context)
     assert Sweeps(context.store).read(record.sweep_id) == record
     (Path(context.environ["HOME"]) / "limit").write_text("100")
     assert start(record, context, quiet, patient=False).waiting == []
+
+
+def test_a_point_that_is_queued_later_has_the_index_that_it_has_in_the_whole_sweep(context: Context) -> None:
+    record = sweep(context, 4, 2)
+    (Path(context.environ["HOME"]) / "limit").write_text("100")
+    run_ids = start(record, context, quiet, patient=False).run_ids
+    assert array_options(context)[-1] == "--array=2-3"
+    assert [context.store.read(run_id).job_id for run_id in run_ids] == ["40_0", "40_1", "42_2", "42_3"]
 
 
 def test_a_job_limit_of_zero_is_an_error_with_slurms_message(context: Context) -> None:

@@ -26,7 +26,7 @@ def test_a_task_becomes_the_run_at_its_number_wherever_the_runs_lie(tmp_path: Pa
     for name in ("r0", "r1"):
         (runs / name).mkdir(parents=True)
         (runs / name / "script.sh").write_text(f"echo {name} $1\n")
-    script = array_script(HEAD, str(runs), ["r0", "r1"])
+    script = array_script(HEAD, str(runs), {0: "r0", 3: "r1"})
     assert [line for line in script.splitlines() if line.startswith("#SBATCH")] == [
         "#SBATCH --time=10",
         '#SBATCH "--comment=a b"',
@@ -41,6 +41,6 @@ def test_a_task_becomes_the_run_at_its_number_wherever_the_runs_lie(tmp_path: Pa
             check=True,
             timeout=30,
         ).stdout
-        for task in "01"
+        for task in "03"
     ]
     assert (messages, list(tmp_path.iterdir())) == (["r0\n", "r1\n"], [runs])
