@@ -278,6 +278,9 @@ def check_executable(program: str, cwd: str) -> None:
 
 def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     """Refuse a program path that is missing. Warn of a program name that is not on PATH."""
+    if program in ("-", "/dev/stdin"):
+        remedy = "put it into a file; clusterrun convert - prints the submit line of a batch script"
+        raise BadInput("submit reads no script from its standard input", remedy)
     if "/" not in program:
         if shutil.which(program):
             return ()

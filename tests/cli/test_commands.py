@@ -318,6 +318,8 @@ def test_logs_reports_a_run_without_output(ended: CommandLine) -> None:
         (["squeue"], 2, "there is no command 'squeue'. Did you mean status?"),
         (["submit", "--node", "2", "train.py"], 2, "Did you mean --nodes"),
         (["submit"], 2, "Missing argument"),
+        (["submit", "-"], 2, "clusterrun convert - prints the submit line"),
+        (["submit", "/dev/stdin"], 2, "clusterrun convert - prints the submit line"),
         (["submit", "--gres", "nvme:1", "train.py"], 2, "give --sbatch gres=nvme:1"),
         (["submit", "--gres", "gpu:2", "--gpus", "2", "train.py"], 2, "--gpus and --gres are the same"),
         (["submit", "--gpus", "many", "train.py"], 2, "--gpus 'many': not a number of GPUs"),
