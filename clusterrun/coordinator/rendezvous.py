@@ -384,7 +384,7 @@ class Rendezvous(RunPart):
         if self.does_without:
             self._hasten(now)
             return None
-        output = ": " + " / ".join(event.output) if event.output else ""
+        output = ": " + " / ".join(dict.fromkeys(event.output)) if event.output else ""
         message = f"an agent ended with code {event.code} before it had joined{output}"
         return no_ranks(now, _kind_of_end(event.code), "", message)
 
@@ -435,7 +435,7 @@ class Rendezvous(RunPart):
         if node in self.departed:
             return f"its agent was lost before the others had joined: {self.departed[node]}"
         lines = words_on(self._membership.name_of(node), self._launcher_output)
-        reason = f" ({' / '.join(lines)})" if lines else ""
+        reason = f" ({' / '.join(dict.fromkeys(lines))})" if lines else ""
         return f"{contract.NOT_JOINED} {now.steady - self.began:.0f} s{reason}"
 
 

@@ -71,6 +71,10 @@ def read_shown(job_id: str, out: str) -> ForeignJob | None:
     leader = _HET.match(first.strip())
     components = [block for block in blocks if leader and _HET.match(block.strip())]
     nodelists = tuple(match[1] if (match := _NODES.search(block)) else "" for block in components)
+    # With ``--chdir .`` Slurm has ``/data/./slurm-41.out``.
+    output, error_output = (
+        os.path.normpath(path) if (path := value(key, ".*")) else "" for key in ("StdOut", "StdErr")
+    )
     return ForeignJob(
         job_id,
         name[1],
@@ -78,11 +82,11 @@ def read_shown(job_id: str, out: str) -> ForeignJob | None:
         word,
         ",".join(filter(None, nodelists)) or value("NodeList"),
         value("Reason"),
-        value("StdOut", ".*"),
+        output,
         value("Comment", ".*").strip(),
         number[1] if (number := _NUMBER.match(first.strip())) else "",
         tuple(tasks) if len(tasks) > 1 else (),
-        value("StdErr", ".*"),
+        error_output,
         nodelists,
         leader[1] if leader else "",
         moment_of(value("SubmitTime")) or 0.0,
@@ -145,7 +149,8 @@ def read_outputs(job: ForeignJob, out: str) -> tuple[str, ...]:
     names = [name for name in names if name and name != "/dev/null"]
     array = job.job_id.partition("_")[2]
     names = names or ["slurm-%A_%a.out" if array else "slurm-%j.out"]
-    return tuple(dict.fromkeys(os.path.join(cells[0], _filled(name, job)) for name in names))
+    paths = (os.path.join(cells[0], _filled(name, job)) for name in names)
+    return tuple(dict.fromkeys(map(os.path.normpath, paths)))
 
 
 def _filled(name: str, job: ForeignJob) -> str:

@@ -16,7 +16,7 @@ JobId=38 JobName=eval JobState=FAILED UserId=mallory(7)
    NodeList=n[0001-0002]
    Comment=clusterrun:20261125-232745-ygnq-mine:c3222c49d8a95e6f
    StdErr=/home/alice/my jobs/slurm-38.out
-   StdOut=/home/alice/my jobs/slurm-38.out
+   StdOut=/home/alice/my jobs/./slurm-38.out
    Power=
 
 
