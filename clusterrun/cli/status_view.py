@@ -38,7 +38,9 @@ def _time(status: RunStatus, now: float) -> str:
 
 def reason_of(status: RunStatus, now: float) -> str:
     error = status.error[:ERROR_CHARACTERS] + ("…" if len(status.error) > ERROR_CHARACTERS else "")
-    reason = status.reason + (f" at {clock_time(status.failed_at, now)}" if status.failed_at else "")
+    event, separator, rest = status.reason.partition("; ")
+    time_of_day = f" at {clock_time(status.failed_at, now)}" if status.failed_at else ""
+    reason = f"{event}{time_of_day}{separator}{rest}"
     step = f"step {status.step}" if status.step >= 0 and status.phase is Phase.TRAINING else ""
     error = "" if status.error in status.reason else error
     return "; ".join(filter(None, (status.point, reason, error, step)))
