@@ -86,7 +86,7 @@ _JAX = re.compile(
     r"/job:\w+/replica:\d+/task:(\d+) has been set to ERROR in coordination service: \w+: (.*?\.)"
 )
 # torchrun and srun, when a person, a closed terminal or a scheduler ends them.
-_DEATH_SIGNAL = re.compile(r"Received (\d+) death signal")
+_DEATH_SIGNAL = re.compile(r"Received (?:Signals\.)?(\w+) death signal|closing signal (SIGINT|SIGHUP)\b")
 _INTERRUPTED = re.compile(r"^srun: (?:forcing job termination|interrupt \()")
 # The words of any program on the end of another process: a code or a signal behind a verb.
 _ENDED_WITH = re.compile(
@@ -240,7 +240,8 @@ class EndLines:
             self.ends = [end for end in self.ends if end.kind is not EndKind.CONTAINER]
             return EndLine(EndKind.CONTAINER, f"the container could not be started: {message}", line)
         if match := _DEATH_SIGNAL.search(text):
-            number = int(match[1])
+            name = match[1] or match[2]
+            number = int(name) if name.isdecimal() else int(getattr(signal, name, signal.SIGTERM))
             message = code_in_words(-number).removeprefix("was killed by ")
             return EndLine(EndKind.OUTSIDE, f"the launcher was ended from outside, by {message}", line)
         if _INTERRUPTED.match(line):

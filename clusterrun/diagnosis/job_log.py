@@ -30,6 +30,7 @@ from clusterrun.diagnosis.printed_errors import (
     last_complaint,
 )
 from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.rules.timed_out import LINK_REMEDY
 from clusterrun.diagnosis.rules.timed_out import LOGS_REMEDY as TIMEOUT_REMEDY
 from clusterrun.diagnosis.stacks import line_of
 from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
@@ -83,6 +84,7 @@ _NOT_LOADED = re.compile(
 )
 # Errors of a GPU whose cause stands elsewhere in the log.
 _UNEXPLAINED = re.compile(r"(?:CUDA|HIP) error: (?:device-side assert|unspecified launch|unknown)")
+_GPU_ERROR = re.compile(r"device-side assert|CUDA error: [\w ]+")
 # Exceptions and messages of the libraries through which ranks communicate.
 _COMMUNICATION = re.compile(r"DistBackendError|NCCL (?:WARN|error)")
 # How many ranks a job has.
@@ -111,7 +113,11 @@ _HARMLESS = re.compile(
 )
 _CANCELLED_AT = re.compile(r"\*\*\* JOB .* CANCELLED AT (\d\S+)")
 # How an end is told of which no line says of what process it is.
-_VAGUE = "a process exited"
+_LOCAL = "local rank"
+_VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
+_FROM_OUTSIDE = re.compile(r"SIGTERM|SIGINT|SIGHUP")
+# The report of torch on the ranks that did or did not take part in a collective that timed out.
+_DESYNC = re.compile(r"\[[\d, ]+\] (?:joined but didn't finish|finished .*didn't join|never joined) .*")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
@@ -323,6 +329,10 @@ class JobLog:
         # The number of ranks; 0 if no line says it.
         self._world = 0
         self._has_completed = False
+        # The report of torch on a time-out, the first line in which NCCL failed, and NCCL's last warnings.
+        self._desync = ""
+        self._nccl_failed = 0
+        self._nccl_warnings: deque[str] = deque(maxlen=MOST_SUSPECTS)
         # The rank that failed first by the reports of all launchers, and when it did.
         self._first_rank, self._first_time = -1, ""
         self._report = TorchrunReport()
@@ -375,13 +385,19 @@ class JobLog:
             return
         self._recent.append(text)
         self._tail.append((self._order, line.rank, text))
+        if not self._nccl_failed and "Some NCCL operations have failed" in text:
+            self._nccl_failed = self._order
+        if desync := _DESYNC.search(text):
+            self._desync = desync[0]
+        if "NCCL WARN" in text and not _HARMLESS.search(text):
+            self._nccl_warnings.append(text.strip()[:MOST_EXCEPTION])
         if _NOT_LOADED.match(text) or (len(self._not_loaded) == 1 and self._not_loaded[0].endswith(":")):
             self._not_loaded = [*self._not_loaded, text.strip()][:2]
         self._has_left_out = self._has_left_out or "x across cluster]" in text
         if world := _WORLD.search(text):
             self._world = max(self._world, int(world[1]))
         if not self._failed_worker and (failed := end_in_words(text, self._order)):
-            self._failed_worker = replace(failed, node=line.node)
+            self._failed_worker = replace(failed, node=line.node or failed.node)
         if _RESTARTS.search(text):
             self._begin_attempt()
         self._hear_head(text)
@@ -520,13 +536,14 @@ class JobLog:
         best = max(unranked, key=lambda report: (bool(report.error.frame), report.order), default=None)
         for report in reports:
             if report.rank >= 0 or report is best:
-                kind = EndKind.SIGNAL if "signal" in report.error.text else EndKind.EXIT
+                kind = EndKind.SIGNAL if re.search("[Ss]ignal", report.error.text) else EndKind.EXIT
+                kind = EndKind.OUTSIDE if _FROM_OUTSIDE.search(report.error.text) else kind
                 ranks = (report.rank,) if report.rank >= 0 else ()
                 message = _named(report.error.message)
                 ends.append(EndLine(kind, message, message, ranks, report.node, report.order, True))
         worker = self._failed_worker
-        is_vague = worker is not None and worker.words.startswith(_VAGUE)
-        is_needed = worker and (worker.ranks or not any(end.is_report or is_vague for end in ends))
+        is_weak = worker is not None and not worker.ranks and _LOCAL not in worker.words
+        is_needed = worker and (worker.ranks or not any(end.is_report or is_weak for end in ends))
         if worker and is_needed and not self._has_steps_after(worker.order):
             ends.append(worker)
         return sorted(ends, key=lambda end: end.order)
@@ -578,7 +595,7 @@ class JobLog:
             end = self._died_before(timeouts, ends)
             if end is None:
                 return self._of_timeouts([entry for entry in errors if not entry.was_handled])
-        is_vague = end is not None and end is self._failed_worker and end.words.startswith(_VAGUE)
+        is_vague = end is not None and not end.ranks and _VAGUE.search(end.words) is not None
         if end and not is_vague:
             return self._of_end(end, errors)
         if errors:
@@ -677,6 +694,8 @@ class JobLog:
             if ended and max(texts.values()) > 1 and not first.node:
                 # The error was printed several times.
                 ranks, node = _ended_alike(ended, ends)
+        if not ranks:
+            ranks = _watched(error, errors)
         node_of_ended = {rank: end.node for end in reversed(ends) if end.node for rank in end.ranks}
         places = {rank: self._nodes.get(rank) or node_of_ended.get(rank, "") for rank in ranks}
         culprits = tuple(
@@ -687,16 +706,22 @@ class JobLog:
             culprits = (Culprit(-1, node, error.message),)
         who = ranks_in_words(ranks) if ranks else "a rank"
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
+        error_after_nccl = self._nccl_failed and first.order - self._nccl_failed
         is_first_unmarked = self._first_rank >= 0 and ranks and self._first_rank not in ranks
         is_asked = _ASKED_TO_END.match(error.text) is not None
         did = "was ended from outside" if is_asked else "failed first" if len(ranks) < 2 else "failed"
         sentence = f"{who}{on} {did}: {error.message}"
+        if 0 < error_after_nccl < LINES_TO_EXCEPTION and not _is_of_communication(error):
+            sentence += "; just before it, operations of NCCL had failed or timed out"
         if is_first_unmarked:
             where = f" on {self._nodes[self._first_rank]}" if self._nodes.get(self._first_rank) else ""
             sentence += f"; the launcher saw rank {self._first_rank}{where} end first"
         row = hint.error.row if hint and not is_timeout(hint.error) else error.row
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [hint.error.text] if hint else []
+        if error.row is NCCL_FAILED and not hint and self._nccl_warnings:
+            sentence += f"; NCCL's warning: {self._nccl_warnings[-1]}"
+            evidence += self._nccl_warnings
         where = error.frame
         if not where and (caller := _caller(first, [*errors, *self._unended()])):
             where = caller.frame
@@ -763,6 +788,11 @@ class JobLog:
             diagnosis = replace(
                 diagnosis, verdict=Verdict.NEVER_ARRIVED, message=message, remedy=TIMEOUT_REMEDY
             )
+        if self._desync:
+            message = f"{diagnosis.message.partition(': their output')[0]}; torch's report: {self._desync}"
+            diagnosis = replace(diagnosis, message=message)
+        if "didn't finish" in self._desync:
+            diagnosis = replace(diagnosis, verdict=Verdict.LINK, culprits=(), remedy=LINK_REMEDY)
         silent = [culprit.rank for culprit in diagnosis.culprits if last_lines.get(culprit.rank)]
         evidence += tuple(f"last line of rank {rank}: {last_lines[rank][:300]}" for rank in silent)
         return replace(diagnosis, evidence=evidence, remedy=foreign(diagnosis.remedy))
@@ -799,12 +829,11 @@ class JobLog:
         row = meaning(message) if placed.is_report else None
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [other.line for other in ends[:4]]
-        if (
-            self._complaint
-            and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START)
-            and not placed.is_report
-        ):
-            sentence += f"; before that: {self._complaint}"
+        complaint = self._complaint
+        if end.kind is EndKind.EXIT and not (complaint or errors):
+            complaint = next((line for line in self._suspects() if line not in end.line), "")
+        if complaint and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START) and not placed.is_report:
+            sentence += f"; before that: {complaint}"
         for log_error in errors[:2]:
             who = f"rank {log_error.rank}: " if log_error.rank >= 0 else ""
             evidence.append(f"{who}{log_error.error.message}")
@@ -945,6 +974,13 @@ def _caller(first: LogError, errors: Sequence[LogError]) -> Error | None:
         if log_error.order > first.order and log_error.error.frame and is_of_rank:
             return log_error.error
     return None
+
+
+def _watched(error: Error, errors: Sequence[LogError]) -> tuple[int, ...]:
+    """Return the rank whose watchdog reports an error of a GPU that lacks the mark of a rank."""
+    match = _GPU_ERROR.search("device-side assert" if " Assertion `" in error.text else error.text)
+    others = {entry.rank for entry in errors if match and entry.rank >= 0 and match[0] in entry.error.text}
+    return tuple(others) if len(others) == 1 else ()
 
 
 def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None:

@@ -43,6 +43,10 @@ CONSEQUENCES = (
         r"|DistStoreError|Socket Timeout.*store",
         "rank 0, which holds the store, had ended",
     ),
+    (
+        r"Hccl\w+, error code is 6|EI0006|Remote Rank did not send",
+        "this rank waited for another one until HCCL's time-out",
+    ),
     (r"RendezvousClosedError", "another node's launcher ended or failed, and closed the rendezvous"),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
     (
@@ -52,6 +56,11 @@ CONSEQUENCES = (
         r"\b(?:failed|exited|died|aborted|crashed|terminated))",
         "another rank ended before",
     ),
+)
+# A program that starts ranks, and failed because one of them had.
+LAUNCHER_FAILED = (
+    r"CalledProcessError: Command '\['[^']*"
+    r"(?:python[\d.]*|torchrun|mpirun|mpiexec|srun|horovodrun|accelerate)'"
 )
 # Remedy for a limit that the shell sets (``ulimit``).
 LIMIT_REMEDY = (
@@ -230,7 +239,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"re-initialize CUDA in forked subprocess|CUDA error: initialization error"
         r"|Cuda failure (?:3 )?'initialization error'",
-        "a process used CUDA before it was forked, and the new process cannot use it",
+        "CUDA could not be initialized: often a process used it before it was forked",
         'torch.multiprocessing.set_start_method("spawn"), or touch no GPU before the fork',
     ),
     KnownError(
@@ -262,7 +271,7 @@ ROWS: tuple[KnownError, ...] = (
         hardware=True,
     ),
     KnownError(
-        r" Assertion `.*(?:srcIndex|index >= -sizes|idx_dim|ind >=? ?0|t >= 0|cur_target).*failed",
+        r" Assertion `.*(?:(?i:index|idx|\bind\b|target|label)|\bt >= 0).*failed",
         "an index is outside of its table: a token beyond the vocabulary, or a label beyond the classes",
         "compare the largest token or label with that size; --env CUDA_LAUNCH_BLOCKING=1 shows the true line",
     ),
@@ -479,8 +488,8 @@ ROWS: tuple[KnownError, ...] = (
         "move one of the imports into the function that needs it, or rename the file",
     ),
     KnownError(
-        r"KeyError: '(?:(?:LOCAL_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'",
-        "the script reads a variable that torchrun sets, and its launcher does not",
+        r"KeyError: '(?:(?:[A-Z]+_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)|OMPI_COMM_WORLD_\w+)'",
+        "the script reads a variable that torchrun or mpirun sets, and its launcher does not",
         "clusterrun submit sets it, as torchrun does; below srun: export RANK=$SLURM_PROCID "
         "LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS",
     ),
@@ -547,7 +556,7 @@ ROWS: tuple[KnownError, ...] = (
     # --- processes of this rank's own ---
     KnownError(
         r"ChildFailedError|SignalException: Process \d+ got signal"
-        r"|CalledProcessError: Command '\['[^']*python[\d.]*'",
+        rf"|{LAUNCHER_FAILED}",
         "a process started here failed before",
         "look at what that process printed: this one only noticed",
         consequence=True,

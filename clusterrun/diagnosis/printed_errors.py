@@ -7,7 +7,7 @@ import signal
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from clusterrun.diagnosis.known_errors import KnownError, meaning
+from clusterrun.diagnosis.known_errors import LAUNCHER_FAILED, KnownError, meaning
 from clusterrun.diagnosis.stacks import Doing, function_of, is_library, line_of, location, short
 from clusterrun.diagnosis.torchrun_report import TorchrunReport
 from clusterrun.model.frozen import frozen, replace
@@ -104,7 +104,7 @@ _LOGGED = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d")
 _REPORT = re.compile(
     r"^(?:exited with code -?\d+|was killed by signal \d+)|\bprocess \d+ terminated with (?:exit code|signal)"
     r"|\b(?:RayActor|ActorDied)Error\b|A worker died or was killed while executing a task"
-    r"|CalledProcessError: Command '\['[^']*python[\d.]*'"
+    rf"|{LAUNCHER_FAILED}"
 )
 
 
@@ -460,7 +460,8 @@ class _Reader:
         """Read a line outside of tracebacks and stack dumps."""
         what = _WHAT.match(text)
         was_announced, self._announced = self._announced, text.startswith(_ANNOUNCED)
-        if self._skipped or text.lstrip().startswith("raise "):
+        # Source code, and what Python prints of processes that did not end well.
+        if self._skipped or text.lstrip().startswith("raise ") or "resource_tracker" in text:
             return
         if was_announced:
             self._append(self._error(at, text.strip()))

@@ -78,6 +78,10 @@ class WatchdogLines:
             elif _STUCK.search(text):
                 stuck.add(rank)
         self.stuck, self.absent = tuple(sorted(stuck)), tuple(sorted(absent))
+        # The end of a line may be lost in some ranks.
+        named = {number: operation for (_, number), operation in calls.items() if operation != UNNAMED}
+        for (rank, number), operation in calls.items():
+            calls[rank, number] = named.get(number, operation) if operation == UNNAMED else operation
         # A log may lack the line that names the group of a call. With one group there is no doubt.
         only_group = next(iter(groups.values())) if len(set(groups.values())) == 1 else ""
         self.calls = [

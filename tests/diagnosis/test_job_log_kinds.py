@@ -212,3 +212,62 @@ def test_the_hook_of_a_container_is_not_its_cause() -> None:
     ]
     diagnosis = diagnosed(*(f"slurmstepd: error: pyxis: {line}" for line in lines))
     assert "/data is no directory" in diagnosis.message
+
+
+def test_cut_lines_of_one_collective_are_no_different_calls() -> None:
+    cut = "[rank{0}]:[E x.cpp:9] [Rank {0}] Watchdog caught collective operation timeout: "
+    cut += "WorkNCCL(SeqNum=31, OpTy"
+    lines = ["[rank1]:" + WAITED.format(1), cut.format(2), cut.format(4)]
+    diagnosis = diagnosed(*lines)
+    assert diagnosis.verdict is Verdict.NEVER_ARRIVED and ranks(diagnosis) == []
+    assert "ranks 1-2 and 4 waited in ALLREDUCE" in diagnosis.message
+
+
+def test_no_rank_is_absent_if_torch_reports_that_all_joined() -> None:
+    report = "\t   - [0, 1, 2, 3] joined but didn't finish collective #31 (count from 1)"
+    diagnosis = diagnosed("[rank1]:" + WAITED.format(1), report)
+    assert diagnosis.verdict is Verdict.LINK and ranks(diagnosis) == []
+    assert "[0, 1, 2, 3] joined" in diagnosis.message
+
+
+def test_a_launcher_in_the_script_is_not_the_cause() -> None:
+    called = "subprocess.CalledProcessError: Command '['mpirun', 'fit']' returned non-zero exit status 1."
+    assert "tile.MapError: no map" in diagnosed("tile.MapError: no map", *EXCEPTION[:-1], called).message
+
+
+def test_a_launcher_that_was_asked_to_end_blames_nobody() -> None:
+    called = (
+        "subprocess.CalledProcessError: Command '['/env/python', 'fit.py']' died with <Signals.SIGTERM: 15>."
+    )
+    diagnosis = diagnosed(EXCEPTION[0], *EXCEPTION[1:-1], called)
+    assert "SIGTERM" in diagnosis.message and ranks(diagnosis) == []
+    assert "kill" in diagnosis.remedy
+
+
+def test_an_error_of_nccl_has_the_warning_before_it() -> None:
+    warning = "n4:70:81 [0] misc/verbs.cc:18 NCCL WARN Call to ibv_reg_dm failed with error Not supported"
+    failed = "RuntimeError: NCCL Error 2: unhandled system error"
+    assert "Call to ibv_reg_dm" in diagnosed(warning, *EXCEPTION[:-1], failed).message
+
+
+def test_the_handler_of_a_crash_names_its_process_and_node() -> None:
+    lines = ["[gx3:991] *** Process received signal ***", "[gx3:991] Signal: Segmentation fault (11)"]
+    diagnosis = diagnosed(*lines)
+    assert [culprit.node for culprit in diagnosis.culprits] == ["gx3"]
+    assert "process 991 was killed by signal 11" in diagnosis.message
+
+
+def test_the_rank_of_an_error_of_a_gpu_is_that_of_the_watchdog() -> None:
+    asserted = "Index.cu:7: scan: block: [1,0,0], thread: [2,0,0] Assertion `indexValue < sizes[dim]` failed."
+    watched = "[rank3]:[E x.cpp:9] [Rank 3] Process group watchdog thread terminated with exception: "
+    watched += "CUDA error: device-side assert triggered"
+    diagnosis = diagnosed(asserted, watched)
+    assert ranks(diagnosis) == [3] and "outside of its table" in "".join(diagnosis.evidence)
+
+
+def test_what_python_prints_of_a_process_that_ended_is_no_error() -> None:
+    warning = (
+        "resource_tracker.py:9: UserWarning: resource_tracker: '/m1': [Errno 2] No such file or directory"
+    )
+    diagnosis = diagnosed("CRITICAL fit: worker for rank 1 exited with status 3", warning)
+    assert ranks(diagnosis) == [1] and "code 3" in diagnosis.message

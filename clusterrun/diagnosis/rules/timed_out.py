@@ -26,6 +26,7 @@ LOGS_REMEDY = (
     "clusterrun logs --rank N shows what it did last; clusterrun diagnose while it hangs, or a --hang-after "
     "below the group's time-out, shows its line"
 )
+LINK_REMEDY = "clusterrun check finds a broken link"
 INSIDE = (Doing.COLLECTIVE, Doing.RENDEZVOUS, Doing.UNKNOWN)
 
 
@@ -193,8 +194,7 @@ def explain_timed_out(
     sentence = "; ".join(evidence)
     if has_all:
         sentence += ": every rank had begun it"
-        remedy = "clusterrun check finds a broken link"
-        return Diagnosis(Verdict.LINK, sentence, (), (), evidence, remedy)
+        return Diagnosis(Verdict.LINK, sentence, (), (), evidence, LINK_REMEDY)
     sentence += ": their output does not show which rank did not come"
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, LOGS_REMEDY)
 
