@@ -84,8 +84,9 @@ def files(life: Start) -> tuple[Discovery, ...]:
     """Return what is wrong with how the script writes its checkpoints."""
     saves = [save for save in life.saves if save.size]
     writers = two_writers(life)
-    if not saves and not writers:
-        message = f"no checkpoint was written within {life.last} steps: a failure costs all of them"
+    if not writers and all(save.step >= life.last for save in saves):
+        until = "before the last of" if saves else "within"
+        message = f"no checkpoint was written {until} {life.last} steps: a failure costs all of them"
         remedy = "save more often (an option of the script?), or rehearse more steps with --steps"
         return (Discovery(Cause.NO_CHECKPOINT, message, remedy),)
     return tuple(finding for finding in (writers, _never_dropped(life, saves)) if finding)

@@ -266,6 +266,25 @@ for one in (other, alike, optimizer):
     assert list(again.before) == [third]
 
 
+def test_a_threads_file_is_seen_though_it_is_removed_at_once(tmp_path: Path) -> None:
+    does = """
+import threading
+watch = sys.excepthook.__self__
+watch.trace.step = 1
+def write():
+    with open(path, "wb") as file:
+        file.write(bytes(7))
+thread = threading.Thread(target=write)
+thread.start()
+thread.join()
+watch.files.settle()
+os.remove(path)
+"""
+    path = tmp_path / "state.pt"
+    seen = watched(tmp_path, does, path)
+    assert ([save.size for save in seen.ranks[0].saves], seen.dropped(str(path))) == ([7], True)
+
+
 def test_a_threads_file_belongs_to_the_step_of_its_state(tmp_path: Path) -> None:
     """The file may get its name steps later. A file written in place is reported after its last change."""
     pytest.importorskip("torch")

@@ -121,6 +121,14 @@ def first_finding(last: Start, before: Start = BEFORE, control: Start = CONTROL)
     return causes.judge(control, "", FaultRun("kill", (before, last), KILLED))[0]
 
 
+@pytest.mark.parametrize("steps, causes_found", [((LAST,), [Cause.NO_CHECKPOINT]), ((SAVED, LAST), [])])
+def test_a_save_at_the_last_step_alone_is_no_checkpoint(
+    steps: tuple[int, ...], causes_found: list[Cause]
+) -> None:
+    entry = life(0, LAST, ranks=1, saves=tuple(map(saved, steps)), end="exit")
+    assert [found.cause for found in control_runs.files(entry)] == causes_found
+
+
 def test_a_restart_that_trains_past_the_undisturbed_end_is_reported() -> None:
     control = life(0, LAST, end="exit")
     for last, ends, cause in (

@@ -154,7 +154,11 @@ class CheckpointWatch:
         path = os.path.abspath(path)
         relative = self._below(path)
         for open_path in relative:
-            del self._open[open_path]
+            # A thread that still writes the file has not made a checkpoint of it.
+            if self._open[open_path].late and os.path.exists(open_path) and open_path not in open_files():
+                self._written(open_path, open_path)
+            else:
+                del self._open[open_path]
         is_checkpoint = whole or relative or path in self._known or path.endswith(KINDS)
         # A script may clear the folder of a save before it makes it.
         if is_checkpoint and os.path.lexists(path) and not path.startswith(self._run_dir + os.sep):
@@ -183,6 +187,13 @@ class CheckpointWatch:
                 self._written(path, path)
         if self._struck not in self._open.values():
             self._trace.lift_limit()
+
+    def rest(self) -> None:
+        """Wait until threads have finished their files, and report these."""
+        until = time.monotonic() + 2 * REST_SECONDS
+        while self._open and time.monotonic() < until:
+            self.settle()
+            time.sleep(REST_SECONDS / 20)
 
     def _in_work(self, path: str) -> bool:
         """Return whether a thread may still write or rename a file, because it changed a moment ago."""

@@ -107,6 +107,7 @@ class StepWatch:
         # Carry out the plan between two steps, after most of a step's time.
         step, hold, kill = self._trace.step, self._hold, self._kill
         if hold and step == hold["step"]:
+            self._files.rest()
             self._wait_for(lambda: os.path.exists(f"{self._plan.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
         if kill and kill["kind"] == "kill-before" and step == kill["step"]:
             self._die()
