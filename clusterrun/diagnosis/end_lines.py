@@ -239,7 +239,7 @@ class EndLines:
             message = (inner or self._container)[-1 if inner else 0]
             self.ends = [end for end in self.ends if end.kind is not EndKind.CONTAINER]
             return EndLine(EndKind.CONTAINER, f"the container could not be started: {message}", line)
-        if match := _DEATH_SIGNAL.search(text):
+        if "signal" in text and (match := _DEATH_SIGNAL.search(text)):
             name = match[1] or match[2]
             number = int(name) if name.isdecimal() else int(getattr(signal, name, signal.SIGTERM))
             message = code_in_words(-number).removeprefix("was killed by ")

@@ -122,6 +122,11 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
+_BARRIER = re.compile(r"\(world_size=(\d+), worker_count=(\d+)")
+_TOO_MANY_REMEDY = (
+    "give every rank the number of all ranks as WORLD_SIZE, and start each once; end what was left over, and"
+    " remove an old file of the store"
+)
 _RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
 _NOTHING_REMEDY = (
     "clusterrun diagnose JOB looks into the ranks if the job still runs; else the log may be of another part"
@@ -309,6 +314,8 @@ class JobLog:
         self._ends = EndLines()
         # The processes that wrote the lines, by file and prefix of the line.
         self._processes: dict[tuple[int, str], _Process] = {}
+        # The names of the files, each with the order of the last line before it.
+        self._names: list[tuple[int, str]] = []
         # The processes of the current file.
         self._of_file: list[_Process] = []
         self._order = 0
@@ -352,9 +359,10 @@ class JobLog:
         # The complaint in one of these lines, at the first end of a rank.
         self._complaint = ""
 
-    def begin_file(self, rank: int = -1) -> None:
+    def begin_file(self, rank: int = -1, name: str = "") -> None:
         """Begin another file; ``rank`` if its name holds one."""
         self._file += 1
+        self._names.append((self._order, name.rpartition("/")[2]))
         self._of_file = []
         self._file_begins = self._order
         self._file_rank = rank
@@ -387,7 +395,7 @@ class JobLog:
         self._tail.append((self._order, line.rank, text))
         if not self._nccl_failed and "Some NCCL operations have failed" in text:
             self._nccl_failed = self._order
-        if desync := _DESYNC.search(text):
+        if "join" in text and (desync := _DESYNC.search(text)):
             self._desync = desync[0]
         if "NCCL WARN" in text and not _HARMLESS.search(text):
             self._nccl_warnings.append(text.strip()[:MOST_EXCEPTION])
@@ -704,7 +712,9 @@ class JobLog:
         )
         if not culprits and node:
             culprits = (Culprit(-1, node, error.message),)
-        who = ranks_in_words(ranks) if ranks else "a rank"
+        files = list(dict.fromkeys(filter(None, map(self._file_of, same))))
+        evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
+        who = ranks_in_words(ranks) if ranks else f"a rank of {files[0]}" if files and not node else "a rank"
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
         error_after_nccl = self._nccl_failed and first.order - self._nccl_failed
         is_first_unmarked = self._first_rank >= 0 and ranks and self._first_rank not in ranks
@@ -717,7 +727,7 @@ class JobLog:
             where = f" on {self._nodes[self._first_rank]}" if self._nodes.get(self._first_rank) else ""
             sentence += f"; the launcher saw rank {self._first_rank}{where} end first"
         row = hint.error.row if hint and not is_timeout(hint.error) else error.row
-        evidence = [f"cause: {row.cause}"] if row else []
+        evidence += [f"cause: {row.cause}"] if row else []
         evidence += [hint.error.text] if hint else []
         if error.row is NCCL_FAILED and not hint and self._nccl_warnings:
             sentence += f"; NCCL's warning: {self._nccl_warnings[-1]}"
@@ -755,7 +765,15 @@ class JobLog:
             remedy = "the message says all that the log has: it shows no line of your code"
         remedy = foreign(row.remedy) if row else remedy
         verdict = row.verdict if row else Verdict.CRASHED
+        if (counts := _BARRIER.search(error.text)) and int(counts[2]) > int(counts[1]):
+            verdict, remedy = Verdict.MISMATCH, _TOO_MANY_REMEDY
+            evidence = [f"{counts[2]} ranks came, and each expected {counts[1]} in all", *evidence[1:]]
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
+
+    def _file_of(self, log_error: LogError) -> str:
+        """Return the name of the file of an error; '' if there is only one file."""
+        names = [name for begins, name in self._names if begins < log_error.order]
+        return names[-1] if len(self._names) > 1 and names else ""
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""

@@ -37,7 +37,7 @@ CONSEQUENCES = (
     (r"Failed to unpickle serialized exception", "a worker failed, and its exception could not be read here"),
     (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
     (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
-    (r"Process group (?:watchdog )?.*terminated with exception", "a collective failed before"),
+    (r"(?:Process group|NCCL) (?:watchdog )?.*terminated with exception", "a collective failed before"),
     (
         r"(?i:failed to (?:recv|send)\b|(?:recv|send)(?:Bytes|Value)\w* failed)"
         r"|DistStoreError|Socket Timeout.*store",
@@ -109,6 +109,7 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"unable to (?:mmap|open shared memory|allocate shared memory)|DataLoader worker .*Bus error"
+        r"|Unexpected bus error encountered in worker"
         r"|No space left on device.*(?:/dev/shm|nccl-|torch_)|/dev/shm.*No space left"
         r"|posix_fallocate failed|failed to extend /dev/shm|creating shared memory segment /dev/shm",
         "shared memory (/dev/shm) is full: batches of data-loader workers and NCCL pass through it",

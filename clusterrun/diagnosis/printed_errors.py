@@ -320,6 +320,7 @@ class _Reader:
         self._last = -1
         # The innermost and the outermost frame of the user's code in a traceback.
         self._frame = self._outermost = ""
+        self._item = ""
         # The innermost frame of a library in it.
         self._library = ""
         self._rich = self._skipped = self._usage = self._announced = False
@@ -569,12 +570,15 @@ class _Reader:
         if not self._continued or last is None:
             return False
         announces = last.text.rstrip().endswith(":")
+        # Items of a list below a colon begin alike.
+        is_item = self._item and text.startswith(self._item)
+        self._item = text[:4] if announces or is_item else ""
         if not text.strip():
             return True
         wrapper = text.startswith("-- Process ")
         is_bar = "%|" in text
         is_of_nccl = "NCCL error in" in last.text and text.startswith(("nccl", "Last error:"))
-        goes_on = text[0].isspace() or announces or is_of_nccl
+        goes_on = text[0].isspace() or announces or is_item or is_of_nccl
         goes_on = goes_on and any(map(str.isalnum, text)) and not is_bar
         if wrapper or _WRAPS.search(last.text) or not goes_on:
             self._continued = 0
@@ -583,7 +587,7 @@ class _Reader:
                     last, more=f"{_IN_PROCESS}{text[11:].partition(' term')[0]}"
                 )
             return wrapper
-        self._continued -= 1
+        self._continued -= not is_item
         whole = shortened(f"{last.text.rstrip()} {text.strip()}")
         self._errors[self._last] = replace(last, text=whole, row=meaning(whole) or last.row)
         return True

@@ -177,7 +177,7 @@ def _read_each(
     files, problems = [], []
     for path in paths:
         rank = _RANK.search(path)
-        log.begin_file(int(rank[1] or rank[2]) if rank else -1)
+        log.begin_file(int(rank[1] or rank[2]) if rank else -1, path)
         try:
             if path == STDIN and stdin is not None:
                 files.append(reader.read(log, "stdin", stdin, is_seekable=False))

@@ -271,3 +271,27 @@ def test_what_python_prints_of_a_process_that_ended_is_no_error() -> None:
     )
     diagnosis = diagnosed("CRITICAL fit: worker for rank 1 exited with status 3", warning)
     assert ranks(diagnosis) == [1] and "code 3" in diagnosis.message
+
+
+def test_more_ranks_than_the_world_has_are_no_absent_rank() -> None:
+    text = (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: k:1 "
+    )
+    for came, verdict in ((6, Verdict.MISMATCH), (1, Verdict.NEVER_ARRIVED)):
+        diagnosis = diagnosed(*EXCEPTION[:-1], f"{text}(world_size=3, worker_count={came}, timeout=0:30:00)")
+        assert diagnosis.verdict is verdict
+
+
+def test_the_file_of_an_error_is_named_if_no_line_names_its_rank() -> None:
+    log = JobLog()
+    for name, lines in (("/logs/a.out", ["step 1 loss 2"]), ("/logs/b.out", EXCEPTION)):
+        log.begin_file(name=name)
+        for line in lines:
+            log.hear(line)
+    assert "a rank of b.out failed first" in log.diagnose().message
+
+
+def test_a_list_below_a_message_belongs_to_it() -> None:
+    items = [f"/job:w/task:{number}" for number in range(1, 7)]
+    message = diagnosed(*EXCEPTION[:-1], "tile.JoinError: these did not come:", *items).message
+    assert [item for item in items if item not in message] == []
