@@ -73,7 +73,7 @@ def _lines(conversion: Conversion, width: int) -> str:
 
 def _report(conversion: Conversion) -> None:
     if not conversion.command:
-        say("no command that trains was found: put it in the place of COMMAND")
+        say("no command was found that a line can have: put it in the place of COMMAND")
     notes = [
         part
         for part in conversion.parts

@@ -6,8 +6,8 @@ import re
 
 from clusterrun.model.errors import BadInput
 
-# ``8``, ``h100:8``, ``a100_3g.20gb:2`` or ``1g.10gb:2``.
-_WORDS = r"(?a)(?:(?P<kind>[A-Za-z][A-Za-z0-9_.+-]*|\d+g\.[A-Za-z0-9_.+-]+):)?(?P<count>\d{1,5})"
+# ``8``, ``h100:8``, ``a100_3g.20gb:2``, ``1g.10gb:2``, ``2080_ti:1`` or ``3090:2``.
+_WORDS = r"(?a)(?:(?P<kind>(?=[^:]*[A-Za-z]|\d{3,}:)[A-Za-z0-9][A-Za-z0-9_.+-]*):)?(?P<count>\d{1,5})"
 
 
 def read(text: str, where: str = "--gpus") -> tuple[int, str]:

@@ -40,7 +40,8 @@ def evaluated(reading: Reading) -> Reading:
     if not reading.text or ALIKE.fullmatch(reading.text):
         exports = (f"export {' '.join(sorted(hidden))}",) if hidden else ()
         return replace(reading, setup=(*reading.setup, *exports))
-    export = f'export ARGUMENTS="$(printf "%q " {reading.text})"'
+    # ``export A=$(f)`` would hide that f failed.
+    export = f'ARGUMENTS="$(printf "%q " {reading.text})" && export ARGUMENTS'
     code = 'eval "set -- $ARGUMENTS"\n' + code.replace(reading.text_in_ranks, '"$@"', 1)
     return replace(reading, setup=(*reading.setup, export), command=("bash", "-c", code))
 
@@ -70,8 +71,10 @@ def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
     counts = set(of_tasks(variables_read((text,)))).difference(OF_PLACE)
     if not (launch and launch.program == "srun" and not launch.rank_launcher):
         counts.update(of_tasks(variables_read((code,))))  # srun's tasks have the values of ranks
-    arrays = set(re.findall(r"\$\{[#!]?(\w+)\[", code)) if not reading.text else set()
-    for name in sorted(arrays & source.names_set):
+    text = "\n".join(statement.text for statement in source.statements)
+    arrays = set(re.findall(r"\b([A-Za-z_]\w*)\+?=\(|\b(?:mapfile|readarray)\s.*?([A-Za-z_]\w*)\s*<", text))
+    array_names = {name for pair in arrays for name in pair} if "$ARGUMENTS" not in code else set()
+    for name in sorted(array_names & variables_read((code,))):
         yield Part(line, f"${name}", PartOutcome.UNTRANSLATED, "a shell in a rank does not see the array")
     for name in sorted(counts):
         reason = "it counts ranks in the line, and other tasks in the script: write the value"

@@ -49,6 +49,8 @@ _SETS_THREADS = re.compile(r"torchrun|python -m torch|accelerate")
 _THREADS = re.compile(r"\bOMP_NUM_THREADS\b")
 # A number of processes that is the number of GPUs of the node.
 _COUNTS_GPUS = re.compile(r"\bSLURM_GPUS_ON_NODE\b|nvidia-smi|device_count|[= ](?:auto|gpu)$")
+# The script, or the node that it has alone, may have GPUs that Slurm does not count.
+_USES_GPUS = re.compile(r"(?i)#SBATCH.*(?:exclusive|gpu)|cuda|nvidia|\s--nv\b")
 # A file of shell code that the script reads.
 _SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
 # The path of the script that runs, as a script finds it.
@@ -261,7 +263,9 @@ def _read(
     functions: dict[str, Body] = {}
     for name in _SOURCED.findall(text):
         functions.update(ShellSource(read_file(name)).functions)
-    source = ShellSource(text, {**counts, **array.index}, arguments, functions)
+    # ``#!/bin/bash -e`` is the option that ``set -e`` sets.
+    code = re.sub(r"\A#!.*\s-[a-z]*e[a-z]*$", "set -e", text, count=1, flags=re.MULTILINE)
+    source = ShellSource(code, {**counts, **array.index}, arguments, functions)
     reading = read_script(source, read_file, arguments, command_line)
 
     # The job has other numbers of tasks than the script.
@@ -374,7 +378,18 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
         yield f"{launchers} tasks on each node would each start {launch.rank_launcher}: the line starts one"
     if launch.rank_launcher and launch.nodes > nodes:
         yield f"{launch.rank_launcher} waits for {launch.nodes} nodes, and the script asks for {nodes}"
+    if launch.program == "srun" and launch.has_several_worlds and nodes > 1 and not launch.keeps_accelerate:
+        yield f"each node's {launch.rank_launcher} is a world of its own: the line has one world"
     ranks = last_number(options.get("gpus", "").rpartition(":")[2])
+    passed_on = " ".join(value for _, value in translated.options)
+    if not (ranks or "gpu" in passed_on) and _USES_GPUS.search(script.text) and script.reading.command:
+        yield "the line asks for no GPUs, so that ranks see none: --gpus N, or --gpus-from node"
+    is_python = re.search(
+        r"python|\.py\b|\.(?:ba)?sh\b|^-m$", "\n".join(script.reading.command), re.MULTILINE
+    )
+    is_step = launch.program == "srun" and not launch.rank_launcher and "per-node" not in options
+    if is_step and not is_python and nodes * max(ranks, last_number(options.get("ranks-per-node", ""))) > 1:
+        yield "each process is a rank: a program that calls MPI sees one process, and none is bound to CPUs"
     if ranks and not translated.gpus_per_node:
         yield f"the script asks for no GPUs: --ranks-per-node {ranks} in the place of --gpus asks for none"
     elif ranks != translated.gpus_per_node and "gpus" in options:

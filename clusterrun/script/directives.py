@@ -16,6 +16,8 @@ _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 # An item of ``--gres`` that asks for GPUs.
 _OF_GRES = re.compile(r"(?:gres[/:])?gpu\b")
+# A type may begin with a digit, or be a number: ``gpu:2080ti``, ``gpu:3090:2``.
+_GPU_TYPE = re.compile(r".*?\bgpu:(\w[\w.-]*(?=:)|[\w.-]*[A-Za-z][\w.-]*)")
 # CPUs or GPUs in ``--tres-per-task``: ``cpu=4``, ``gres/gpu:a100:2``.
 _COUNTS_CPUS = {"exclusive", "cpus-per-gpu", "mincpus", "hint", "threads-per-core", "tres-per-task"}
 _TRES = re.compile(r"(?:^|(?<=,))(cpu|(?:gres[/:])?gpu)(?:[:=/]([A-Za-z]\w*))?(?:[:=](\d+))?(?=,|$)")
@@ -147,7 +149,7 @@ def _size_options(size: _Size, launch: LaunchCommand) -> dict[str, str]:
     has_gpu_ranks = launch.per_node or (launch.total and launch.rank_launcher)
     if not size.has_other_gpus and (size.gpus or (has_gpu_ranks and not launch.on_cpus)):
         requests = [*_gpu_items(values), *(f"gpu:{values[name]}" for name in _GPUS[:3] if name in values)]
-        kinds = [match[1] for item in requests if (match := re.match(r".*?\bgpu:([A-Za-z][\w.-]*)", item))]
+        kinds = [match[1] for item in requests if (match := _GPU_TYPE.match(item))]
         kind = kinds[0] if kinds else ""
         options["gpus"] = f"{kind}:{ranks}" if kind else str(ranks)
     elif ranks > 1:
@@ -181,7 +183,9 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         ours = _OTHER_NAMES.get(name, name if name in OPTIONS and not OPTIONS[name].refused else "")
         is_gpus = name in _GPUS and name != "gres"
         is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
-        if name in _NEEDLESS:
+        if name in OPTIONS and OPTIONS[name].takes == "required" and not value:
+            refused.append((directive, "it has no value, and sbatch refuses it"))
+        elif name in _NEEDLESS:
             needless.append((directive, _NEEDLESS[name]))
         elif last[name] is not directive and name in OPTIONS and not OPTIONS[name].joined:
             needless.append((directive, f"a later --{name} replaces it"))
@@ -197,7 +201,15 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             and (launch.runs_once or name == "nodes")
         ):
             reason = "without srun the command runs once, on the first node"
-            needless.append((directive, f"{reason}: it has the CPUs of its tasks"))
+            if name == "nodes":
+                changed.append((directive, f"{reason}: give --nodes if it starts processes on the others"))
+            else:
+                needless.append((directive, f"{reason}: it has the CPUs of its tasks"))
+        elif name == "nodes" and values[name] != value:
+            changed.append((directive, f"Slurm gives a node to each task: {values[name]}"))
+        elif name == "container-image":
+            options[ours] = value
+            changed.append((directive, "ranks run in it, and --setup lines on the host"))
         elif name == "ntasks" and nodes == 1 < last_number(value) and not (_nodes(values) or launch.nodes):
             changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
         elif name == "ntasks" and nodes > 1 and not _nodes(values):
@@ -266,6 +278,9 @@ def _values(directives: Sequence[Directive]) -> dict[str, str]:
         kind, number = match[2] or "", match[3] or "1"
         name = "cpus-per-task" if match[1] == "cpu" else "gpus-per-task"
         values[name] = f"{kind}:{number}" if kind else number
+    tasks = last_number(values.get("ntasks", ""))
+    if 0 < tasks < last_number(values.get("nodes", "")) and not _tasks_per_node(values):
+        values["nodes"] = str(tasks)  # Slurm gives no node without a task
     return values
 
 

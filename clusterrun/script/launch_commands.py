@@ -107,6 +107,9 @@ class LaunchCommand:
     remarks: tuple[str, ...] = ()  # facts that the user needs to know about the translation
     outputs: tuple[str, ...] = ()  # options that say where the output goes, as typed
     needless: tuple[str, ...] = ()  # options of a step that no rank needs, as typed
+    shares: tuple[str, ...] = ()  # options that give a step a part of the job, as typed
+    # Whether each node of a step starts a launcher of ranks that does not say how many nodes it has.
+    has_several_worlds: bool = False
     # Whether it runs in a container that lacks the variables of ranks: ``command`` holds the launcher.
     is_isolated: bool = False
     # Launcher whose processes are ranks, '' if there is none. srun and mpirun start any processes.
@@ -261,6 +264,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
     outputs: list[str] = []
     needless: list[str] = []
     elastic: list[str] = []
+    shares: list[str] = []
     for typed, name, value, option in options:
         role = option.role
         number = int(match[1]) if (match := _NUMBER.search(value)) else 0
@@ -301,6 +305,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
             ours.append(("srun", f"{name}={value}" if value else name))
         elif role == launcher_options.OWN:
             untranslated.append(typed)
+        elif role == launcher_options.STEP:
+            shares.append(typed)
         elif role == launcher_options.NEEDLESS:
             (untranslated if f"{name}={value}" in SRUN_REFUSED else needless).append(typed)
         elif role == launcher_options.PLACES:
@@ -322,7 +328,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         remarks.append("a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK")
     if is_cpu and max(numbers[launcher_options.TOTAL], numbers[launcher_options.PER_NODE]) > 1:
         remarks.append("with --cpu and without MPI, accelerate starts one process; the line starts all")
-    if program == "accelerate" and not (sizes or untranslated):
+    if program == "accelerate" and not any("config" in name for _, name, _, _ in options):
         remarks.append("a default_config.yaml of accelerate, if there is one, is not read: say its values")
     launch = LaunchCommand(
         program,
@@ -339,6 +345,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         remarks=tuple(remarks),
         outputs=tuple(outputs),
         needless=tuple(needless),
+        shares=tuple(shares),
         gpus_per_task=numbers[launcher_options.GPUS_PER_TASK],
         gpus_per_node=gpus_per_node,
         rank_launcher="" if program in _OF_CPUS else program,
@@ -389,6 +396,8 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         remarks=(*outer.remarks, *inner.remarks),
         outputs=(*outer.outputs, *inner.outputs),
         needless=(*outer.needless, *inner.needless),
+        shares=(*outer.shares, *inner.shares),
+        has_several_worlds=bool(inner.rank_launcher) and not inner.says_nodes,
         rank_launcher=outer.rank_launcher or inner.rank_launcher,
         is_isolated=inner.is_isolated,
         python=inner.python or outer.python,

@@ -32,6 +32,7 @@ OURS = "ours "  # followed by our option
 SRUN = "srun"  # passed on by --srun
 CHDIR = "chdir"  # a setup line changes to it
 OUTPUT = "output"  # it says where the output goes
+STEP = "step"  # it gives the step a part of the job
 PLACES = "places"  # it places or binds tasks
 UPPER = "upper "  # followed by the variable that it sets, in capitals
 
@@ -138,8 +139,9 @@ _SRUN = {
             "ours account: account",
             "ours mem: mem",
             "needless: label* unbuffered* kill-on-bad-exit quiet* verbose* wait open-mode "
-            "job-name overlap* exact* exclusive* jobid cpus-per-gpu mem-per-cpu "
-            "mem-per-gpu oversubscribe* whole* overcommit* preserve-env* disable-status* nodelist",
+            "job-name overlap* exact* exclusive* jobid oversubscribe* whole* overcommit* preserve-env* "
+            "disable-status* nodelist",
+            "step: cpus-per-gpu mem-per-cpu mem-per-gpu",
             "places: cpu-bind mem-bind gpu-bind distribution accel-bind* ntasks-per-core",
             "own: hint",
             "srun: mpi network",

@@ -58,7 +58,7 @@ _HELPERS = (
 )
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 _PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
-ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[a-z]*e|-o\s+errexit\b)")
+ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
 # A value that a command prints.
 _COMPUTED = re.compile(r"\$\((?!\()|`")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
@@ -115,6 +115,7 @@ _SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
 _NODE_NAMES = ("-w", "--nodelist")
 _RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails does not end the others"
 _OF_STEP = "clusterrun starts the ranks itself"
+_OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
 _IN_LOGS = "clusterrun logs shows the output"
 _END_IS_REPORTED = "clusterrun reports the end of the run"
@@ -205,7 +206,7 @@ def read_script(
     reading = _read(_Scope(source, read_file, arguments, command_line=command_line))
     if not source.has_errors:
         return reading
-    reason = "parts of the script are no shell code: bash -n says which"
+    reason = "convert cannot read all of the shell code"
     part = Part(1, source.first_line, PartOutcome.UNTRANSLATED, reason)
     return replace(reading, parts=(*reading.parts, part))
 
@@ -213,7 +214,11 @@ def read_script(
 def _read(scope: _Scope) -> Reading:
     statements = scope.source.statements
     training: _Candidate | None = None
-    candidates = list(_candidates(scope))
+    candidates = [*_candidates(scope)]
+    # ``if [ "$1" = test ]; then python test.py; exit; fi`` is another use of the script.
+    others = [other for other in candidates if not _exits(other)]
+    if any(other.training.kind >= TrainingKind.PYTHON for other in others):
+        candidates = others
     for candidate in candidates:
         kind, is_one_task = candidate.training.kind, candidate.training.launch.total == 1
         best_kind = training.training.kind if training else TrainingKind.PROGRAM
@@ -276,6 +281,13 @@ def with_login_files(reading: Reading, shell: Sequence[str], line: int, text: st
 # --- which command trains ---
 
 
+def _exits(candidate: _Candidate) -> bool:
+    """Return whether the script ends behind the command, in the branch of a condition."""
+    words = " ".join(word.text for word in candidate.training.command.words[:1])
+    branches = candidate.statement.bodies if candidate.is_block and _is_condition(candidate.statement) else ()
+    return any(words in body.text and re.search(r"(?:^|[\n;])\s*exit\s*$", body.text) for body in branches)
+
+
 def _is_in_background(candidate: _Candidate) -> bool:
     is_inner = candidate.inner is not None and candidate.inner.in_background
     return candidate.statement.in_background or is_inner
@@ -287,7 +299,8 @@ def _runs(scope: _Scope, candidates: Sequence[_Candidate], training: _Candidate)
     A program that runs beside another one may serve it: only the same program is a run of its own.
     """
     statements: list[Statement] = []
-    program = training.training.launch.command[:1]
+    command = training.training.launch.command
+    program = command[: 1 + (command[:1] == ("-m",))]
     results = {name for other in scope.source.statements if "$?" in other.text for name in other.sets}
     for candidate in candidates:
         statement, launch = candidate.statement, candidate.training.launch
@@ -295,12 +308,15 @@ def _runs(scope: _Scope, candidates: Sequence[_Candidate], training: _Candidate)
         is_step = _is_small(launch, scope.source.constants)
         is_run = candidate.training.kind is TrainingKind.LAUNCHED and not is_step
         is_beside = statement.in_background or training.statement.in_background
-        is_other_program = is_beside and launch.command[:1] != program
+        is_other_program = is_beside and launch.command[: len(program)] != program
         if statement is training.statement:
             statements.append(statement)
         elif not statement.is_plain or launch.overlaps or statement.reads & results or is_other_program:
             continue
-        elif is_run or (is_behind and candidate.training.kind >= TrainingKind.PYTHON):
+        elif is_run or (
+            candidate.training.kind >= TrainingKind.PYTHON
+            and (is_behind or launch.command[: len(program)] == program)
+        ):
             statements.append(statement)
     # Each is found again by its line. They run one after another, or all at the same time.
     has_own_lines = len({statement.line for statement in statements}) == len(statements)
@@ -353,6 +369,8 @@ def _candidates(scope: _Scope) -> Iterator[_Candidate]:
                 inner = _started(scope, launch.command, command, statement.line)
                 if inner and inner.training:
                     kind = max(inner.training.kind, TrainingKind.PYTHON)
+                elif inner and command.program in scope.source.functions:
+                    continue
                 elif _runs_python(names):
                     kind = TrainingKind.PYTHON
                 elif (statement.is_plain or statement.bodies) and _is_program(command):
@@ -529,6 +547,18 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
     if sweeps != inner.sweeps:
         parts += literal_placeholders(statement.loop, statement)
     is_partial = inner.is_partial or outcome is PartOutcome.UNTRANSLATED
+    if is_partial and statement.block_kind in _LOOPS:
+        set_inside = {name for other in ShellSource("\n".join(inner.setup)).statements for name in other.sets}
+        if absent := sorted((statement.sets & reads) - set_inside):
+            reason = f"without the loop it lacks {', '.join(absent)}: submit it for each value"
+            in_line = (PartOutcome.COMMAND, PartOutcome.SETUP)
+            parts = tuple(part for part in parts if part.outcome is not PartOutcome.SETUP)
+            parts += tuple(
+                replace(part, outcome=PartOutcome.UNTRANSLATED, reason=reason)
+                for part in inner.parts
+                if part.outcome in in_line
+            )
+            inner = replace(inner, command=(), text="", text_in_ranks="", setup=())
     return replace(inner, sweeps=sweeps, is_partial=is_partial, parts=parts)
 
 
@@ -642,6 +672,10 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         parts.append(Part(line, option, PartOutcome.UNTRANSLATED, reason))
     parts += [Part(line, launch.program, PartOutcome.OPTION, remark) for remark in launch.remarks]
     parts += [Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS) for option in launch.outputs]
+    parts += [Part(line, option, PartOutcome.OPTION, _OF_SHARE) for option in launch.shares]
+    if not launch.program and re.match(r"\$(?!.*(?i:python|py\b))", "".join(launch.command[:1])):
+        reason = "it is known only when the script runs: if it is a launcher, give what that starts"
+        parts.append(Part(line, launch.command[0], PartOutcome.OPTION, reason))
     if launch.needless:
         parts.append(Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP))
     script = shell_script(launch.command) if launch.command else ""
@@ -862,6 +896,7 @@ def _read_before(
     called = {name for command in commands for name in _plain_launch(command.names).command[:1]}
     setup: list[str] = []
     parts: list[Part] = []
+    fates: list[tuple[Statement, list[Part], list[str]]] = []
     requeues = False
     # ``set -a`` exports the variables of the statements behind it, until ``set +a``.
     switches = [(other.line, match[1]) for other in statements if (match := ALLEXPORT.match(other.text))]
@@ -919,13 +954,29 @@ def _read_before(
                     reason = "this srun starts one task on each node: say how many with --ntasks"
             outcome = PartOutcome.SETUP
             lines = _setup_lines(facts, sorted(statement.sets & needed), errexit)
-            needed |= statement.reads
-            read_by_setup |= statement.reads
+            reads = statement.reads | variables_read([statement.text])
+            needed |= reads
+            read_by_setup |= reads
         own = [Part(statement.line, statement.text, outcome, reason)]
-        parts[:0] = own + [Part(reader.line, reader.text, outcome, reason) for reader in readers]
+        own += [Part(reader.line, reader.text, outcome, reason) for reader in readers]
         if facts.requeues and statement.kind == "function_definition":
             parts += _parts_of_handler(scope, statement)
+        fates.insert(0, (statement, own, lines))
         setup[:0] = lines
+    # A line that reads a variable of a statement that is not in the line would do something else.
+    setup = []
+    absent_names: set[str] = set()
+    for statement, own, lines in fates:
+        if lines and (missing := sorted(statement.reads & absent_names)):
+            reason = f"it reads {', '.join(missing)}, and a statement that sets it is not in the line"
+            own = [replace(part, outcome=PartOutcome.UNTRANSLATED, reason=reason) for part in own]
+            lines = []
+        if own[0].outcome is PartOutcome.UNTRANSLATED and not lines:
+            absent_names |= statement.sets
+        elif statement.kind in ("variable_assignment", "declaration_command"):
+            absent_names -= statement.sets
+        setup += lines
+        parts += own
     return Reading(setup=tuple(setup), requeues=requeues, parts=tuple(parts))
 
 
@@ -1076,6 +1127,10 @@ def _part_after(statement: Statement) -> Part:
     names = {command.program for command in statement.commands if command.names}
     files = [text for command in statement.commands for text in command.redirections]
     prints_to_file = any(os.devnull not in text and ">&" not in text for text in files)
+    exits = [command.names[1:] for command in statement.commands if command.names[:1] == ("exit",)]
+    if statement.is_plain and any(code and code[0].isdecimal() and int(code[0]) for code in exits):
+        reason = "the script always fails: the run ends as its ranks do"
+        return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
     is_harmless = names <= {"wait", "exit", "set", "kill", *PRINTS} and statement.only_reads
     if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, _END_IS_REPORTED)

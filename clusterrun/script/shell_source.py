@@ -523,9 +523,11 @@ class ShellSource:
                 redirections += [child for child in parent.children if child.type.endswith("redirect")]
             shell_words: list[ShellWord] = []
             end = -1
-            for child in node.named_children:
-                if child.type.endswith("redirect"):
-                    continue
+            # The grammar counts words behind a redirection as a part of it.
+            files = [child for child in redirections if child.type == "file_redirect"]
+            behind = [word for file in files for word in _destination(file)[1]]
+            own = [child for child in node.named_children if not child.type.endswith("redirect")]
+            for child in (*own, *behind):
                 word = ShellWord(self._text(child), self._values(child))
                 if child.start_byte == end:
                     # The grammar splits ``a/$b-$c`` behind its first dollar sign.
@@ -537,12 +539,14 @@ class ShellSource:
                 redirections.remove(document)
                 shell_words = [word for word in shell_words if word.text != "-"]
                 shell_words += [ShellWord("-c", ("-c",)), self._document_word(document)]
-            yield Command(
-                _evaluated(shell_words), tuple(self._text(redirection) for redirection in redirections)
-            )
+            yield Command(_evaluated(shell_words), tuple(map(self._redirection, redirections)))
             return
         for child in node.named_children:
             yield from self._commands(child)
+
+    def _redirection(self, node: tree_sitter.Node) -> str:
+        end = _destination(node)[0] if node.type == "file_redirect" else node.end_byte
+        return self._bytes[node.start_byte : end].decode("utf-8", "replace")
 
     def _loop(self, node: tree_sitter.Node) -> tuple[str, tuple[str, ...]]:
         """Return the variable of a loop over a list, and its values.
@@ -587,6 +591,11 @@ class ShellSource:
                 return tuple(part for element in value for part in _SPLIT.findall(element))
             return tuple(_SPLIT.findall(value)) if splits else (value,)
         if node.type == "concatenation":
+            is_pattern = any(
+                child.type == "word" and set("*?[") & set(self._text(child)) for child in node.named_children
+            )
+            if splits and is_pattern:
+                return (text,)  # the shell finds the files of the name
             parts = [self._values(child, splits=False) for child in node.named_children]
             return ("".join(part[0] for part in parts),) if all(len(part) == 1 for part in parts) else (text,)
         return (text,)
@@ -728,6 +737,12 @@ def _names_set_by(text: str) -> Iterator[str]:
         yield match[1]
     elif name == "let" or text.startswith("(("):
         yield from (first or second for first, second in _COUNTED.findall(text))
+
+
+def _destination(node: tree_sitter.Node) -> tuple[int, list[tree_sitter.Node]]:
+    """Return the end of the file in a redirection, and the words behind it."""
+    files = [child for child in node.named_children if child.type != "file_descriptor"]
+    return (files[0].end_byte, files[1:]) if files else (node.end_byte, [])
 
 
 def _below(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:

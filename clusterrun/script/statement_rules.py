@@ -23,6 +23,9 @@ _OF_JOB = re.compile(
     r"|TMPDIR|GPUS_ON_NODE|MEM_PER_(?:NODE|CPU|GPU)|TOPOLOGY_ADDR|ARRAY_(?:JOB_ID|TASK_(?:ID|MIN|MAX|STEP|COUNT)))"
 )
 
+# Variables that Slurm sets in a job, and that srun reads.
+_OF_STEPS = re.compile(r"SLURM_(?:N?TASKS|NPROCS|CPUS|GPUS|MEM|DISTRIBUTION|THREADS|CPU_BIND|GPU_BIND)")
+
 
 def of_tasks(names: Iterable[str]) -> list[str]:
     """Return the variables of Slurm among ``names`` whose values may differ in a job of clusterrun."""
@@ -93,8 +96,9 @@ class Facts:
 
     def is_read_by_srun(self, name: str) -> bool:
         """Return whether Slurm's commands read an option in the variable ``name`` of the statement."""
-        is_own = name.startswith(("SRUN_", "SBATCH_")) and "export" in self.statement.text
-        return is_own or bool(of_tasks([name]))
+        # Slurm exports the variables that it sets. One of the script that has another name is its own.
+        is_exported = "export" in self.statement.text or _OF_STEPS.match(name) is not None
+        return is_exported and (name.startswith(("SRUN_", "SBATCH_")) or bool(of_tasks([name])))
 
     @property
     def writes(self) -> bool:
@@ -138,7 +142,7 @@ _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
 
 # The first rule that applies decides. A statement that no rule applies to becomes a setup line.
 RULES = (
-    Rule(lambda facts: facts.statement.is_broken, _UNTRANSLATED, "it is no complete shell code: see bash -n"),
+    Rule(lambda facts: facts.statement.is_broken, _UNTRANSLATED, "convert cannot read this shell code"),
     Rule(
         lambda facts: (
             any(
@@ -215,6 +219,13 @@ RULES = (
     Rule(lambda facts: facts.name == "shift", _NEEDLESS, "the arguments after it are in the line"),
     Rule(lambda facts: facts.name == "exit", _UNTRANSLATED, "the script ends here"),
     Rule(lambda facts: facts.redirects_output, _NEEDLESS, "clusterrun logs shows the output"),
+    Rule(
+        lambda facts: any(
+            command.names[:1] == ("exec",) and len(command.names) > 1 for command in facts.statement.commands
+        ),
+        _UNTRANSLATED,
+        "its program takes the place of the script: submit it as a run of its own",
+    ),
     Rule(lambda facts: facts.is_beside, _UNTRANSLATED, IS_BESIDE),
     Rule(lambda facts: facts.waits, _UNTRANSLATED, "it may wait for a program that is not in the line"),
     Rule(lambda facts: facts.launches, _UNTRANSLATED, IS_OTHER_RUN),

@@ -115,7 +115,8 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ),
         (
             'srun python t.py "$(hostname)" --s=$RANDOM',
-            f'--setup \'export ARGUMENTS="$(printf "%q " t.py "$(hostname)" --s=$RANDOM)"\' {EVALUATED}',
+            '--setup \'ARGUMENTS="$(printf "%q " t.py "$(hostname)" --s=$RANDOM)" && export ARGUMENTS\' '
+            f"{EVALUATED}",
         ),
         ("srun bash -c 'python t.py $(hostname)'", "bash -c 'python t.py $(hostname)'"),
         ("srun --input=in.txt python t.py < in.txt", "--input in.txt t.py"),
@@ -468,6 +469,68 @@ def test_a_command_that_no_line_has_is_named(lines: str, text: str) -> None:
     assert [part.text for part in converted(lines).untranslated if part.text.startswith(text)]
 
 
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ("#SBATCH --gres=gpu:2080_ti:1\npython t.py", "--gpus 2080_ti:1 t.py"),
+        ("#SBATCH --gpus-per-node=3090:2\nsrun -n2 python t.py", "--gpus 3090:2 t.py"),
+        ("python t.py $X/*.b", "bash -c 'exec python t.py $X/*.b'"),
+        ("python t.py 2>&1 --a 1 > log --b", "t.py --a 1 --b"),
+        (
+            "SLURM_LOG=a\nmkdir $SLURM_LOG\n./t",
+            "--setup 'export SLURM_LOG=a' --setup 'mkdir $SLURM_LOG || :' ./t",
+        ),
+        (
+            'if [ "$A" = env ]; then\n python show.py\n exit\nfi\npython t.py',
+            """--setup '{ if [ "$A" = env ]; then
+ python show.py
+ exit
+fi
+} || :' t.py""",
+        ),
+        ("#SBATCH -N2 -n1\nsrun python t.py", "--nodes 1 t.py"),
+        ("id=$(sbatch a)\nmkdir out$id\nsrun python t.py", "t.py"),
+        ("for f in *.y; do\n mkdir $f\n srun python t.py $f\ndone", "COMMAND"),
+        ("show() { echo hi; }\nshow", "--setup 'show() { echo hi; }' --setup 'show || :' COMMAND"),
+    ],
+)
+def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str) -> None:
+    assert typed(converted(lines)) == f"submit {line}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("#SBATCH --time=\npython t.py", "no value"),
+        ("#SBATCH --container-image=i\npip install x\nsrun python t.py", "on the host"),
+        ("#SBATCH -N2 -n1\nsrun python t.py", "node to each task"),
+        ("#SBATCH -N4\n./run_all", "starts processes on the others"),
+        ("#SBATCH -N2 --gres=gpu:4\nsrun torchrun --nproc_per_node 4 t.py", "world of its own"),
+        ("#SBATCH --exclusive\nsrun -n8 python t.py", "no GPUs"),
+        ("srun -n4 ./solve", "calls MPI"),
+        ("srun --mem-per-gpu=6G python t.py", "of the step alone"),
+        ("$L python t.py", "if it is a launcher"),
+        ("python t.py\nexit 3", "always fails"),
+        ("if f; then exec python a.py; fi\npython t.py", "takes the place"),
+        ("A=(1 2)\npython t.py $A[1]", "does not see the array"),
+        ("accelerate launch --num_processes 2 t.py", "default_config.yaml"),
+    ],
+)
+def test_another_meaning_of_a_part_is_named(lines: str, text: str) -> None:
+    parts = converted(lines).parts
+    assert any(text in part.reason for part in parts if part.outcome is not PartOutcome.NEEDLESS)
+
+
+def test_options_of_the_first_line_are_those_of_set() -> None:
+    options = convert("#!/bin/bash -eu\n./prepare\nsrun python t.py\n").options
+    assert options == (("setup", "./prepare"),)
+
+
+def test_runs_of_one_program_are_runs_of_their_own() -> None:
+    runs = converted("python t.py 1\npython t.py 2").runs
+    assert [run.command for run in runs] == [("t.py", "1"), ("t.py", "2")]
+
+
 @pytest.mark.parametrize("line", ["env A=1 ./prepare", "X=$(python prepare.py)", "X=$(./prepare)"])
 def test_a_program_in_front_of_the_command_runs_also_if_nothing_reads_its_output(line: str) -> None:
     assert any(line in value for name, value in converted(f"{line}\nsrun python t.py").options)
@@ -604,7 +667,7 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         (
             "mapfile -t H < <(f)\nsrun python t.py ${#H[@]}",
             "--setup 'mapfile -t H < <(f) || :' --setup 'export H' "
-            f'--setup \'export ARGUMENTS="$(printf "%q " t.py ${{#H[@]}})"\' {EVALUATED}',
+            f'--setup \'ARGUMENTS="$(printf "%q " t.py ${{#H[@]}})" && export ARGUMENTS\' {EVALUATED}',
         ),
         (
             "#SBATCH -N2\nsrun --ntasks-per-node=1 --gpus-per-node=4 -c 24 bash l.sh",
@@ -761,7 +824,8 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
         ),
         (
             "srun python t.py --first $SLURM_PROCID",
-            f'submit --setup \'export ARGUMENTS="$(printf "%q " t.py --first $SLURM_PROCID)"\' {EVALUATED}',
+            'submit --setup \'ARGUMENTS="$(printf "%q " t.py --first $SLURM_PROCID)" && export ARGUMENTS\' '
+            f"{EVALUATED}",
         ),
         (
             "accelerate launch --num_processes 2 --dynamo_backend no t.py",
@@ -837,7 +901,7 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
     ],
 )
 def test_effects_that_only_a_run_shows_are_named(lines: str, line: int) -> None:
-    assert [part.line for part in converted(lines).untranslated] == [line]
+    assert {part.line for part in converted(lines).untranslated} == {line}
 
 
 @pytest.mark.parametrize(
@@ -889,7 +953,8 @@ def test_broken_shell_code_is_named_and_not_used() -> None:
         (
             "srun python t.py $#",
             ("3",),
-            f"submit --setup 'set -- 3' --setup 'export ARGUMENTS=\"$(printf \"%q \" t.py $#)\"' {EVALUATED}",
+            "submit --setup 'set -- 3' --setup 'ARGUMENTS=\"$(printf \"%q \" t.py $#)\" && export ARGUMENTS' "
+            f"{EVALUATED}",
         ),
         ('ALL="${@:2}"\nsrun python t.py $ALL', ("a", "b", "c"), "submit t.py b c"),
         ('ALL="$@"\nsrun python t.py $ALL', (), "submit t.py"),
