@@ -64,7 +64,7 @@ _NUMBERED = re.compile(rb"\w*\d\w*")
 _RANK = re.compile(
     r"(?:^|[^A-Za-z])(?:rank|task|proc)[-_.]?(\d{1,6})(?:\D|$)|/attempt_\d+/(\d+)/(?:stdout|stderr)\.log$"
 )
-_LOG_NAMES = (".log", ".out", ".err", ".txt")
+_LOG_NAME = re.compile(r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$")
 
 
 @frozen
@@ -127,7 +127,7 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     for folder in dict.fromkeys(map(os.path.dirname, paths)):
         with suppress(OSError):
             listed = sorted(name for name in os.listdir(folder) if number.search(name))
-            paths_of_steps += [os.path.join(folder, name) for name in listed if name.endswith(_LOG_NAMES)]
+            paths_of_steps += [os.path.join(folder, name) for name in listed if _LOG_NAME.search(name)]
     written: list[str] = []
     for path in paths_of_steps[:MOST_FILES]:
         with suppress(OSError):
@@ -207,13 +207,13 @@ def expanded(names: Sequence[str]) -> list[str]:
                 os.path.join(folder, file)
                 for folder, _, files in os.walk(name)
                 for file in files
-                if file.endswith(_LOG_NAMES)
+                if _LOG_NAME.search(file)
             )
         else:
             matches = sorted(path for path in glob.glob(name, recursive=True) if not os.path.isdir(path))
         if not matches:
             raise BadInput(
-                f"{name} holds no log files", f"files that end with {', '.join(_LOG_NAMES)} are read"
+                f"{name} holds no log files", "names such as a.log, a.out, a.err, a.txt and stdout.7 are read"
             )
         paths += matches
     unique = {path if path == STDIN else os.path.realpath(path): path for path in reversed(paths)}

@@ -295,3 +295,9 @@ def test_a_list_below_a_message_belongs_to_it() -> None:
     items = [f"/job:w/task:{number}" for number in range(1, 7)]
     message = diagnosed(*EXCEPTION[:-1], "tile.JoinError: these did not come:", *items).message
     assert [item for item in items if item not in message] == []
+
+
+def test_lines_that_were_joined_are_read_one_by_one() -> None:
+    mark = "2025-02-03 04:05:06,789 - fit - INFO - [rank4]: "
+    diagnosis = diagnosed((" " * 20).join(mark + line for line in EXCEPTION[1:]))
+    assert ranks(diagnosis) == [4] and "batch 7 is empty, at fit.py:31" in diagnosis.message
