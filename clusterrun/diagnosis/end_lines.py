@@ -93,6 +93,7 @@ _ENDED_WITH = re.compile(
     r"(?i)\b(?:exit(?:ed|s)?|terminated|returned|failed|finished|crashed|died|killed|ended|aborted)\b.{0,40}?"
     r"(?:\b(?:exit ?|return ?)?(?:code|status)[ :=]{0,3}(?P<code>-?\d{1,3})\b(?!\.\d)"
     r"|\bsignal\W{1,3}(?P<number>\d{1,2})\b|\b(?P<name>SIG[A-Z]{3,4})\b)"
+    r"|\bSignal (?P<raised>\d{1,2}) raised\b"
 )
 # The handlers of Open MPI and UCX, in the process that crashed.
 _CRASHED = re.compile(
@@ -109,6 +110,7 @@ _MPI_WORDS = re.compile(r"(?i)\b(?:mpi(?:run|exec)|open mpi|orte|prte|pmix|slots
 _MPI_ENDS = re.compile(
     r"Primary job|(?:mpi|prte)\w+(?:\.real)? (?:noticed|detected)|MPI_ABORT was|WARNING|By default"
 )
+_MPI_PEER = re.compile(r"unexpectedly disconnected.*Peer host:\s+(\S+)")
 _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
 MOST_MESSAGE_LINES = 8
@@ -143,8 +145,8 @@ def end_in_words(line: str, order: int) -> EndLine | None:
     if not (match := _ENDED_WITH.search(line)):
         return None
     code = int(match["code"] or 0)
-    if match["number"]:
-        code = -int(match["number"])
+    if number := match["number"] or match["raised"]:
+        code = -int(number)
     elif match["name"]:
         code = -int(getattr(signal, match["name"].upper(), 0))
     code = 128 - code if 128 < code < 160 else code
@@ -296,6 +298,9 @@ class EndLines:
             return None
         message = " ".join(self._message or ())
         self._message = [] if self._message is None else None
+        if peer := _MPI_PEER.search(message):
+            words = f"an MPI process of node {peer[1]} ended: another one lost the connection to it"
+            return EndLine(EndKind.EXIT, words, message[:MOST_MESSAGE], node=peer[1])
         if not _MPI_WORDS.search(message) or _MPI_ENDS.match(message):
             return None
         first = message.partition("Either ")[0][:MOST_MESSAGE].strip()

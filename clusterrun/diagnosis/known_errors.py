@@ -47,6 +47,7 @@ CONSEQUENCES = (
         r"Hccl\w+, error code is 6|EI0006|Remote Rank did not send",
         "this rank waited for another one until HCCL's time-out",
     ),
+    (r"Error: Socket Timeout$", "this rank waited for another one, or for rank 0's store, until a time-out"),
     (r"RendezvousClosedError", "another node's launcher ended or failed, and closed the rendezvous"),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
     (
@@ -369,7 +370,8 @@ ROWS: tuple[KnownError, ...] = (
         "--env NCCL_SOCKET_IFNAME=… and GLOO_SOCKET_IFNAME=… name the interface of the cluster (ip -br addr)",
     ),
     KnownError(
-        r"connectFullMesh failed|socket(?:Start|Poll)Connect: .*(?:failed|exceeded|returned \d)"
+        r"connectFullMesh failed|/gloo/.*\bconnect \[.*refused"
+        r"|socket(?:Start|Poll)Connect: .*(?:failed|exceeded|returned \d)"
         r"|(?:NCCL WARN|Net :|Last error:).*(?:Connect to|Call to \w+ from) \S+ failed"
         r"|socket has failed to connect to any network address",
         "a connection could not be made: a peer has ended, or its address is of a wrong interface",
@@ -384,7 +386,8 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.NEVER_ARRIVED,
     ),
     KnownError(
-        r"client socket has timed out|timed out after \d+ms while waiting|connect\(\) timed out"
+        r"client socket has timed out|^RuntimeError: Connection timed out"
+        r"|timed out after \d+ms while waiting|connect\(\) timed out"
         r"|TCP client failed to connect|Rendezvous(?:Timeout|Connection)Error"
         r"|Timed out after \d+ seconds waiting for clients|in store based barrier on rank",
         "ranks did not meet: a rank did not start or is late, or rank 0 cannot be reached",

@@ -301,3 +301,25 @@ def test_lines_that_were_joined_are_read_one_by_one() -> None:
     mark = "2025-02-03 04:05:06,789 - fit - INFO - [rank4]: "
     diagnosis = diagnosed((" " * 20).join(mark + line for line in EXCEPTION[1:]))
     assert ranks(diagnosis) == [4] and "batch 7 is empty, at fit.py:31" in diagnosis.message
+
+
+def test_the_node_of_a_lost_peer_of_mpi_is_named() -> None:
+    rule = "-" * 74
+    lines = ["An MPI communication peer process has unexpectedly disconnected.", "", "  Local host: n1"]
+    diagnosis = diagnosed(rule, *lines, "  Peer host:  n2", rule)
+    assert [culprit.node for culprit in diagnosis.culprits] == ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("RuntimeError: Socket Timeout", Verdict.UNDETERMINED),
+        ("RuntimeError: [third_party/gloo/tcp/pair.cc:7] connect [127.0.1.1]:9: Connection refused", None),
+        ("RuntimeError: Connection timed out", Verdict.NEVER_ARRIVED),
+    ],
+)
+def test_a_connection_that_was_not_made_is_no_error_of_the_program(
+    text: str, verdict: Verdict | None
+) -> None:
+    diagnosis = diagnosed(*EXCEPTION[:-1], text)
+    assert "program's own" not in diagnosis.remedy and diagnosis.verdict is (verdict or Verdict.UNDETERMINED)
