@@ -54,6 +54,9 @@ def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Dia
     hang = _read(paths.attempt(newest.epoch), OWN) if newest else None
     evidence = remains(context, status)
     diagnosis = decide_end(evidence)
+    # Without a run, `clusterrun logs` shows the newest.
+    remedy = diagnosis.remedy.replace("clusterrun logs --", f"clusterrun logs {status.run_id} --")
+    diagnosis = replace(diagnosis, remedy=remedy)
     if newest and newest.failure and not evidence.per_node:
         diagnosis = _with_complaints(diagnosis, paths, newest.epoch)
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:

@@ -210,6 +210,14 @@ def test_a_known_message_is_explained_with_its_remedy(clusterrun: CommandLine) -
     assert "  remedy  install it there" in ended.err
 
 
+def test_a_remedy_names_the_run_since_a_newer_one_may_exist(clusterrun: CommandLine) -> None:
+    (clusterrun.folder / "train.py").write_text("import sys\nprint('up')\nsys.exit(int(sys.argv[1]))\n")
+    failed = clusterrun("submit", "--wait", "train.py", "3")
+    clusterrun("submit", "--wait", "train.py", "0")
+    for ended in (failed.err, clusterrun("diagnose", failed.out.strip()).out):
+        assert f"clusterrun logs {failed.out.strip()} --rank 0" in ended
+
+
 def test_a_run_that_ended_well_has_nothing_wrong(ended: CommandLine) -> None:
     assert ended("diagnose").out == "nothing wrong: the run ended well\n"
 
