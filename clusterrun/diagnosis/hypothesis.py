@@ -31,14 +31,19 @@ class Hypothesis:
 
 
 ABSENT = "a rank is absent, and the others wait for it"
-FIRST_ERROR = "a rank printed an error before the others"
+DERIVED = "derived from stacks, source text or habits"
+# What the certainty of these steps rests on if ranks ended with an error.
+AFTER_CRASH = {
+    ABSENT: "a rank printed an error before the others",
+    DERIVED: "it ended before the others, and no rank printed an error of its own",
+}
 # The least number of each step of the scale, with what it rests on.
 SCALE = (
     (100, "the kernel reports it"),
     (90, "ranks were seen to move"),
     (75, "data of several ranks contradict each other"),
     (56, ABSENT),
-    (30, "derived from stacks, source text or habits"),
+    (30, DERIVED),
     (1, "little is known"),
 )
 
@@ -49,5 +54,5 @@ def certainty_in_words(certainty: int, has_crashed: bool = False) -> str:
     ``has_crashed``: the verdict is about ranks that ended with an error.
     """
     basis = next((basis for least, basis in SCALE if certainty >= least), "")
-    basis = FIRST_ERROR if has_crashed and basis == ABSENT else basis
+    basis = AFTER_CRASH.get(basis, basis) if has_crashed else basis
     return f"{certainty} of 100: {basis}" if basis else ""

@@ -17,7 +17,7 @@ from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.decide import decide, decide_end
 from clusterrun.diagnosis.evidence import Group
 from clusterrun.diagnosis.explain import RULES
-from clusterrun.diagnosis.hypothesis import ABSENT, FIRST_ERROR, SCALE, Hypothesis
+from clusterrun.diagnosis.hypothesis import AFTER_CRASH, SCALE, Hypothesis, certainty_in_words
 from clusterrun.diagnosis.printed_errors import heard
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.absent_rank import explain_never_arrived
@@ -41,8 +41,15 @@ def test_each_rule_is_listed_with_its_certainty_and_its_pitfall(name: str) -> No
 def test_contributing_shows_the_scale_of_certainty() -> None:
     text = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\d+)` \| (.*) \|$", text, re.MULTILINE)
-    bases = [(least, f"{ABSENT}; {FIRST_ERROR}" if basis == ABSENT else basis) for least, basis in SCALE]
+    bases = [
+        (least, f"{basis}; {AFTER_CRASH[basis]}" if basis in AFTER_CRASH else basis) for least, basis in SCALE
+    ]
     assert [(int(least), basis) for least, basis in rows] == bases
+
+
+def test_the_certainty_about_a_node_that_ended_first_does_not_rest_on_stacks() -> None:
+    assert "stacks" in certainty_in_words(40)
+    assert "stacks" not in certainty_in_words(40, has_crashed=True)
 
 
 STACKS = st.sampled_from([ALL_REDUCE, BARRIER, LOADER, LOOP, MEETING, ()])
