@@ -99,7 +99,7 @@ _ENDED_WITH = re.compile(
 _CRASHED = re.compile(
     r"^\[(?P<node>[\w.-]+):(?P<pid>\d+)(?::\d+)*\] .*?\b(?:Signal: [\w ]+ \(|Caught signal )(?P<number>\d+)"
 )
-_WORDS_OF_ENDS = ("code", "status", "signal", "Signal", "SIG")
+_WORDS_OF_ENDS = (" code", "exitcode", "_code", " status", "signal", "Signal", "SIG")
 _OF_REQUEST = re.compile(r"(?i)https?\b|\burl\b|request")
 _RANK = re.compile(r"(?i)(?<!local_)(?<!local )\brank\W{0,3}(\d{1,5})\b")
 _LOCAL_RANK = re.compile(r"local_rank: (\d+)")

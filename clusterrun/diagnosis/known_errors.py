@@ -51,10 +51,10 @@ CONSEQUENCES = (
     (r"RendezvousClosedError", "another node's launcher ended or failed, and closed the rendezvous"),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
     (
-        r"(?i:caused by an exception on one of the (?:ranks|processes)"
+        r"caused by an exception on one of the (?:ranks|processes)"
         r"|(?<!mpirun )detected that one or more processes exited"
-        r"|\b(?:another|other|remote|peer) (?:rank|process|worker|node|task)s?\b.{0,30}"
-        r"\b(?:failed|exited|died|aborted|crashed|terminated))",
+        r"|(?:other|emote|peer) (?:rank|process|worker|node|task)s?\b.{0,30}"
+        r"\b(?:failed|exited|died|aborted|crashed|terminated)",
         "another rank ended before",
     ),
 )
