@@ -946,7 +946,12 @@ def _read_before(
             counts = ", ".join(_counts_read(scope, statement))
             steps = [launch_in(command.names, reads_inline=False) for command in statement.commands]
             has_more_tasks = scope.source.constants.get("SLURM_NTASKS_PER_NODE", "1") != "1"
-            reason = f"{counts} may have another value: the job has one task per node" if counts else ""
+            calls = [interpreter_call(command.names) for command in statement.commands]
+            reason = ""
+            if any(call and call.script.endswith(".py") for call in calls):
+                reason = "it runs once, before the ranks: clusterrun watches and restarts only the ranks"
+            if counts:
+                reason = f"{counts} may have another value: the job has one task per node"
             if any(command.names in (("exit",), ("exit", "0")) for command in statement.commands):
                 reason = "if it ends the script here, the run counts as failed"
             for step in steps if has_more_tasks else ():

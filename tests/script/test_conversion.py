@@ -1058,3 +1058,8 @@ def test_the_bounds_of_an_array_are_those_of_the_batch_script(
     environment = dict(value.split("=") for name, value in conversion.options if name == "env")
     expected = {f"SLURM_ARRAY_TASK_{name}": str(bound) for name, bound in bounds.items()}
     assert environment == {"SLURM_ARRAY_TASK_ID": "{task}", **expected}
+
+
+def test_a_program_that_becomes_a_setup_line_is_named() -> None:
+    conversion = converted("module load cuda\npython prepare.py\npython -m train")
+    assert {part.line for part in conversion.parts if "once" in part.reason} == {3}
