@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
@@ -42,7 +43,8 @@ def raise_open_files() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < enough:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+        with suppress(ValueError, OSError):  # a sandbox may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
     return soft
 
 
