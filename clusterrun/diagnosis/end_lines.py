@@ -135,6 +135,11 @@ _WORDS = {
 }
 
 
+def _of_shell(code: int) -> int:
+    """Return the code of a process, negative for a signal, by the code that a shell reports."""
+    return 128 - code if 128 < code < 160 else code
+
+
 def end_in_words(line: str, order: int) -> EndLine | None:
     """Return the end of a process that a line tells of in any words; None if it is not a failure."""
     if not any(word in line for word in _WORDS_OF_ENDS):
@@ -149,7 +154,7 @@ def end_in_words(line: str, order: int) -> EndLine | None:
         code = -int(number)
     elif match["name"]:
         code = -int(getattr(signal, match["name"].upper(), 0))
-    code = 128 - code if 128 < code < 160 else code
+    code = _of_shell(code)
     if code in (0, -signal.SIGTERM) or not -64 < code < 256 or _OF_REQUEST.search(line):
         return None
     ranks = tuple(int(rank) for rank in _RANK.findall(line)[:1])
@@ -265,7 +270,7 @@ class EndLines:
             return EndLine(kind, f"a rank of deepspeed {code_in_words(code)}", line)
         if match := _COMPOSER.search(text) or _HOROVOD.match(line):
             rank, code = int(match[1]), int(match[2])
-            code = 128 - code if 128 < code < 160 else code
+            code = _of_shell(code)
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
             kind = EndKind.ENDED_BY_OTHERS if code == -signal.SIGTERM else kind
             return EndLine(kind, code_in_words(code), line, (rank,), is_report=True)
@@ -299,8 +304,8 @@ class EndLines:
         message = " ".join(self._message or ())
         self._message = [] if self._message is None else None
         if peer := _MPI_PEER.search(message):
-            words = f"an MPI process of node {peer[1]} ended: another one lost the connection to it"
-            return EndLine(EndKind.EXIT, words, message[:MOST_MESSAGE], node=peer[1])
+            sentence = f"an MPI process of node {peer[1]} ended: another one lost the connection to it"
+            return EndLine(EndKind.EXIT, sentence, message[:MOST_MESSAGE], node=peer[1])
         if not _MPI_WORDS.search(message) or _MPI_ENDS.match(message):
             return None
         first = message.partition("Either ")[0][:MOST_MESSAGE].strip()
@@ -319,8 +324,7 @@ class EndLines:
         if what.startswith("Terminated"):
             return EndLine(EndKind.ENDED_BY_OTHERS, what, line, ranks, node)
         code = int(match[1]) if (match := _EXIT_CODE.match(what)) else 0
-        if 128 < code < 160:  # a shell's code for a program that a signal ended
-            number = code - 128
+        if (number := -_of_shell(code)) > 0:
             is_ended = number == signal.SIGTERM and self._is_terminating
             kind = EndKind.ENDED_BY_OTHERS if is_ended else EndKind.SIGNAL
             return EndLine(kind, f"exited with exit code {code}: signal {number}", line, ranks, node)

@@ -32,7 +32,7 @@ class Hypothesis:
 
 ABSENT = "a rank is absent, and the others wait for it"
 DERIVED = "derived from stacks, source text or habits"
-# What the certainty of these steps rests on if ranks ended with an error.
+# The other basis of these steps if ranks ended with an error.
 AFTER_CRASH = {
     ABSENT: "a rank printed an error before the others",
     DERIVED: "it ended before the others, and no rank printed an error of its own",

@@ -176,12 +176,11 @@ def _in_script(ranks: Sequence[SeenRank]) -> list[SeenRank]:
 
     If no process is known to run such a line, all are returned.
     """
-    idle = [
+    in_script = [
         rank
         for rank in ranks
-        if not rank.name.variable and rank.snapshot.stacks.main and not rank.snapshot.location.frame
+        if rank.name.variable or not rank.snapshot.stacks.main or rank.snapshot.location.frame
     ]
-    in_script = [rank for rank in ranks if rank not in idle]
     return in_script if any(rank.snapshot.location.frame for rank in in_script) else list(ranks)
 
 

@@ -75,8 +75,10 @@ def waited(table: CallTable, with_nodes: bool = False) -> tuple[str, ...]:
             doing = f"{has} waited {since:.0f} s"
         places = {wait.line for wait in together} - {""}
         at = f" at {places.pop()}" if len(places) == 1 else ""
-        nodes = fold(list(dict.fromkeys(table.of(rank).node for rank in members)))
-        subject = ranks_in_words(members) + (f" on {nodes}" if with_nodes and nodes else "")
+        subject = ranks_in_words(members)
+        nodes = dict.fromkeys(table.of(rank).node for rank in members) if with_nodes else {}
+        if any(nodes):
+            subject += f" on {fold(list(nodes))}"
         line = f"{subject} {doing} in {together[0].title}{at}"
         missing = {rank for wait in together for rank in wait.missing}
         lines.append(line + (f", for {ranks_in_words(missing)}" if missing else ""))

@@ -396,7 +396,7 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
         yield f"the script asks for {translated.gpus_per_node} GPUs on each node, and the line for {ranks}"
     pairs = [value.partition("=") for name, value in translated.options if name == "sbatch"]
     passed = {name: value for name, _, value in pairs}
-    asked = translated.cpus_per_node
+    requested_cpus = translated.cpus_per_node
     if (
         translated.gpus_per_node
         and ranks
@@ -412,9 +412,9 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
     cpus = last_number(passed.get("cpus-per-task", "")) or ranks * last_number(
         options.get("cpus-per-rank", "1")
     )
-    if asked not in (0, cpus):
-        remedy = f"--sbatch cpus-per-task={asked} asks for as many"
-        yield f"the script asks for {asked} CPUs on each node, and the line for {cpus}: {remedy}"
+    if requested_cpus not in (0, cpus):
+        remedy = f"--sbatch cpus-per-task={requested_cpus} asks for as many"
+        yield f"the script asks for {requested_cpus} CPUs on each node, and the line for {cpus}: {remedy}"
     threads = last_number(options.get("cpus-per-rank", ""))
     if _SETS_THREADS.match(launch.rank_launcher) and threads > 1 and not _THREADS.search(script.text):
         yield f"OMP_NUM_THREADS is {threads} in each rank. The launcher sets 1: --env OMP_NUM_THREADS=1"

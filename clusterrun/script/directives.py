@@ -18,8 +18,9 @@ _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 _OF_GRES = re.compile(r"(?:gres[/:])?gpu\b")
 # A type may begin with a digit, or be a number: ``gpu:2080ti``, ``gpu:3090:2``.
 _GPU_TYPE = re.compile(r".*?\bgpu:(\w[\w.-]*(?=:)|[\w.-]*[A-Za-z][\w.-]*)")
-# CPUs or GPUs in ``--tres-per-task``: ``cpu=4``, ``gres/gpu:a100:2``.
+# Options with which the CPUs of a node are not those of its tasks.
 _COUNTS_CPUS = {"exclusive", "cpus-per-gpu", "mincpus", "hint", "threads-per-core", "tres-per-task"}
+# CPUs or GPUs in ``--tres-per-task``: ``cpu=4``, ``gres/gpu:a100:2``.
 _TRES = re.compile(r"(?:^|(?<=,))(cpu|(?:gres[/:])?gpu)(?:[:=/]([A-Za-z]\w*))?(?:[:=](\d+))?(?=,|$)")
 # Names of submit's options that differ. The plugin Pyxis brings the last two.
 _OTHER_NAMES = {"job-name": "name", "container-image": "container", "container-mounts": "mount"}

@@ -31,6 +31,7 @@ from clusterrun.script.launch_commands import (
     without_python,
 )
 from clusterrun.script.shell_source import (
+    PRINTS,
     Body,
     Command,
     Constant,
@@ -44,7 +45,6 @@ from clusterrun.script.statement_rules import (
     ALLEXPORT,
     IS_BEHIND,
     IS_OTHER_RUN,
-    PRINTS,
     QUEUES_JOB,
     READS_RESULT,
     Facts,
@@ -96,8 +96,8 @@ ALIKE = re.compile(
     rf"""(?:[\w@%+=:,./?*\s~\[\]-]|'[^']*'|"(?:[^"$`\\]|{_VALUE})*"|{_VALUE})*""",
     re.DOTALL,
 )
-# A loop until something happens.
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
+# A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 _STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|torchrun|sbatch)(?![\w.-])")
@@ -283,9 +283,9 @@ def with_login_files(reading: Reading, shell: Sequence[str], line: int, text: st
 
 def _exits(candidate: _Candidate) -> bool:
     """Return whether the script ends behind the command, in the branch of a condition."""
-    words = " ".join(word.text for word in candidate.training.command.words[:1])
+    program = "".join(word.text for word in candidate.training.command.words[:1])
     branches = candidate.statement.bodies if candidate.is_block and _is_condition(candidate.statement) else ()
-    return any(words in body.text and re.search(r"(?:^|[\n;])\s*exit\s*$", body.text) for body in branches)
+    return any(program in body.text and re.search(r"(?:^|[\n;])\s*exit\s*$", body.text) for body in branches)
 
 
 def _is_in_background(candidate: _Candidate) -> bool:

@@ -69,27 +69,30 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-# Programs that print and change nothing.
-_READERS = (
-    *("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami", "id"),
-    *(
-        "sort",
-        "uniq",
-        "grep",
-        "head",
-        "tail",
-        "awk",
-        "sed",
-        "tr",
-        "cut",
-        "wc",
-        "cat",
-        "column",
-        "paste",
+# Programs that print what they read.
+FILTERS = ("sort", "uniq", "grep", "head", "tail", "awk", "sed", "tr", "cut", "wc", "cat", "column", "paste")
+# Programs that print.
+PRINTS = ("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami")
+# Programs that change nothing.
+_READERS = frozenset(
+    FILTERS
+    + PRINTS
+    + (
+        "id",
         "ls",
-    ),
-    *("basename", "dirname", "realpath", "readlink", "seq", "shuf", "expr", "bc", "nproc", "uname", "getent"),
-    *(
+        "basename",
+        "dirname",
+        "realpath",
+        "readlink",
+        "seq",
+        "shuf",
+        "expr",
+        "bc",
+        "nproc",
+        "uname",
+    )
+    + (
+        "getent",
         "scontrol",
         "squeue",
         "sacct",
@@ -98,12 +101,11 @@ _READERS = (
         "ifconfig",
         "ss",
         "netstat",
-        "lscpu",
-        "df",
-        "stat",
-        "comm",
-    ),
-    *("[", "test", "true", ":", "cd", "command", "type", "jq", "nslookup", "host", "python", "python3"),
+        "nslookup",
+        "host",
+    )
+    + ("lscpu", "df", "stat", "comm", "[", "test", "true", ":", "cd", "command", "type", "jq")
+    + ("python", "python3")
 )
 # Value of a variable: a text, or the elements of an array.
 Constant = Union[str, "tuple[str, ...]"]

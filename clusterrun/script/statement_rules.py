@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from clusterrun.model.frozen import frozen
 from clusterrun.script.batch_scripts import PartOutcome
 from clusterrun.script.interpreter_calls import ASSIGNMENT
-from clusterrun.script.shell_source import Statement
+from clusterrun.script.shell_source import FILTERS, PRINTS, Statement
 
 # Variables that clusterrun sets in every rank.
 RENDEZVOUS = {
@@ -39,9 +39,6 @@ IS_OF_OTHER_RUN = "it comes before a line that is a run of its own: give it to t
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
 QUEUES_JOB = "it queues another job: --requeue continues a run, --after orders several"
 OF_OTHER_RUNS = (IS_OTHER_RUN, IS_BESIDE, IS_OF_OTHER_RUN, IS_BEHIND)
-
-_FILTERS = ("sort", "uniq", "grep", "head", "tail", "awk", "sed", "tr", "cut", "wc", "cat", "column", "paste")
-PRINTS = ("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami")
 
 
 @frozen
@@ -118,7 +115,7 @@ class Facts:
     @property
     def only_prints(self) -> bool:
         names = {command.program for command in self.statement.commands if command.names}
-        is_print = self.statement.is_plain and self.name in PRINTS and names <= {*PRINTS, *_FILTERS}
+        is_print = self.statement.is_plain and self.name in PRINTS and names <= {*PRINTS, *FILTERS}
         return is_print and not self.writes and not self.statement.sets and self.statement.only_reads
 
 
