@@ -112,8 +112,8 @@ _HARMLESS = re.compile(
     r"|plugin|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
 )
 _CANCELLED_AT = re.compile(r"\*\*\* JOB .* CANCELLED AT (\d\S+)")
-# How an end is told of which no line says of what process it is.
 _LOCAL = "local rank"
+# The end of a process that no line names.
 _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
 _FROM_OUTSIDE = re.compile(r"SIGTERM|SIGINT|SIGHUP")
 # The report of torch on the ranks that did or did not take part in a collective that timed out.
@@ -550,10 +550,11 @@ class JobLog:
                 message = _named(report.error.message)
                 ends.append(EndLine(kind, message, message, ranks, report.node, report.order, True))
         worker = self._failed_worker
-        is_weak = worker is not None and not worker.ranks and _LOCAL not in worker.words
-        is_needed = worker and (worker.ranks or not any(end.is_report or is_weak for end in ends))
-        if worker and is_needed and not self._has_steps_after(worker.order):
-            ends.append(worker)
+        if worker and not self._has_steps_after(worker.order):
+            # One with a rank counts beside all others, one with a local rank beside those that are no report.
+            others = [end for end in ends if end.is_report] if _LOCAL in worker.words else ends
+            if worker.ranks or not others:
+                ends.append(worker)
         return sorted(ends, key=lambda end: end.order)
 
     def is_settled(self) -> bool:
@@ -716,18 +717,23 @@ class JobLog:
         evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
         who = ranks_in_words(ranks) if ranks else f"a rank of {files[0]}" if files and not node else "a rank"
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
-        error_after_nccl = self._nccl_failed and first.order - self._nccl_failed
+        lines_after_nccl = first.order - self._nccl_failed if self._nccl_failed else 0
         is_first_unmarked = self._first_rank >= 0 and ranks and self._first_rank not in ranks
         is_asked = _ASKED_TO_END.match(error.text) is not None
         did = "was ended from outside" if is_asked else "failed first" if len(ranks) < 2 else "failed"
         sentence = f"{who}{on} {did}: {error.message}"
-        if 0 < error_after_nccl < LINES_TO_EXCEPTION and not _is_of_communication(error):
+        if 0 < lines_after_nccl < LINES_TO_EXCEPTION and not _is_of_communication(error):
             sentence += "; just before it, operations of NCCL had failed or timed out"
         if is_first_unmarked:
             where = f" on {self._nodes[self._first_rank]}" if self._nodes.get(self._first_rank) else ""
             sentence += f"; the launcher saw rank {self._first_rank}{where} end first"
         row = hint.error.row if hint and not is_timeout(hint.error) else error.row
-        evidence += [f"cause: {row.cause}"] if row else []
+        counts = _BARRIER.search(error.text)
+        are_too_many = counts is not None and int(counts[2]) > int(counts[1])
+        if counts and are_too_many:
+            evidence.append(f"{counts[2]} ranks came, and each expected {counts[1]} in all")
+        elif row:
+            evidence.append(f"cause: {row.cause}")
         evidence += [hint.error.text] if hint else []
         if error.row is NCCL_FAILED and not hint and self._nccl_warnings:
             sentence += f"; NCCL's warning: {self._nccl_warnings[-1]}"
@@ -765,9 +771,8 @@ class JobLog:
             remedy = "the message says all that the log has: it shows no line of your code"
         remedy = foreign(row.remedy) if row else remedy
         verdict = row.verdict if row else Verdict.CRASHED
-        if (counts := _BARRIER.search(error.text)) and int(counts[2]) > int(counts[1]):
+        if are_too_many:
             verdict, remedy = Verdict.MISMATCH, _TOO_MANY_REMEDY
-            evidence = [f"{counts[2]} ranks came, and each expected {counts[1]} in all", *evidence[1:]]
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
 
     def _file_of(self, log_error: LogError) -> str:
