@@ -108,13 +108,15 @@ class CommandRunner:
 
 
 def _kill(pid: int) -> None:
-    for process in below(pid):
-        send(process, signal.SIGKILL)
-    # It is not reaped yet, so the number is still valid.
+    children = below(pid)
+    # The program first: at the end of a child it might still end by itself, as if it had answered. It is not
+    # reaped yet, so the number is still valid.
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:  # It has not started its own session yet.
         os.kill(pid, signal.SIGKILL)
+    for process in children:
+        send(process, signal.SIGKILL)
 
 
 def _done(code: int, late: bool, lines: tuple[str, ...]) -> CommandDone:
