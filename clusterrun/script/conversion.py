@@ -18,6 +18,7 @@ from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
 from clusterrun.script.directives import (
     Directive,
     Translated,
+    job_variables,
     last_number,
     read_directives,
     task_counts,
@@ -37,6 +38,8 @@ from clusterrun.script.script_reading import (
 from clusterrun.script.shell_source import Body, ShellSource, Statement
 from clusterrun.script.statement_rules import OF_OTHER_RUNS
 
+# The arguments of a batch script that has none.
+_NO_ARGUMENTS = {**dict.fromkeys("123456789@*", ""), "#": "0"}
 # Directives that separate the parts of a heterogeneous job.
 _SEPARATE = ("hetjob", "packjob")
 # Options of a step that say something else than those of its job, which has more.
@@ -265,7 +268,13 @@ def _read(
         functions.update(ShellSource(read_file(name)).functions)
     # ``#!/bin/bash -e`` is the option that ``set -e`` sets.
     code = re.sub(r"\A#!.*\s-[a-z]*e[a-z]*$", "set -e", text, count=1, flags=re.MULTILINE)
-    source = ShellSource(code, {**counts, **array.index}, arguments, functions)
+    source = ShellSource(
+        code,
+        {**counts, **array.index},
+        arguments,
+        functions,
+        environment={**job_variables(directives), **(_NO_ARGUMENTS if arguments is None else {})},
+    )
     reading = read_script(source, read_file, arguments, command_line)
 
     # The job has other numbers of tasks than the script.

@@ -10,6 +10,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
 from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES, full_name, option_of_letter
+from clusterrun.script.shell_conditions import SOME_VALUE
 
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "cpus-per-gpu")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
@@ -316,6 +317,27 @@ def task_counts(directives: Sequence[Directive]) -> dict[str, str]:
         "SLURM_GPUS_PER_TASK": values.get("gpus-per-task"),
     }
     return {name: str(number) for name, number in counts.items() if number}
+
+
+def job_variables(directives: Sequence[Directive]) -> dict[str, str]:
+    """Return the variables that describe the job in its batch script, as far as directives say."""
+    values = _values(directives)
+    nodes = 0 if "-" in values.get("nodes", "") else _nodes(values) or 1
+    gpus = _gpus_per_node(values, nodes or 1, _tasks_per_node(values))
+    names = ("JOB_ID", "JOBID", "JOB_NODELIST", "NODELIST", "SUBMIT_DIR", "SUBMIT_HOST", "CLUSTER_NAME")
+    variables = {
+        **{f"SLURM_{name}": SOME_VALUE for name in (*names, "CPUS_ON_NODE", "JOB_USER", "JOB_CPUS_PER_NODE")},
+        **dict.fromkeys(("SLURMD_NODENAME", "HOME", "USER", "PWD", "HOSTNAME"), SOME_VALUE),
+        **dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"), "0"),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes or SOME_VALUE)),
+        "SLURM_JOB_NAME": values.get("job-name", SOME_VALUE),
+        "SLURM_JOB_PARTITION": values.get("partition", SOME_VALUE),
+    }
+    if gpus:
+        variables |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": SOME_VALUE}
+    if "," in variables["SLURM_JOB_PARTITION"]:
+        variables["SLURM_JOB_PARTITION"] = SOME_VALUE
+    return variables
 
 
 def _gpu_items(values: dict[str, str]) -> list[str]:

@@ -96,6 +96,8 @@ ALIKE = re.compile(
     rf"""(?:[\w@%+=:,./?*\s~\[\]-]|'[^']*'|"(?:[^"$`\\]|{_VALUE})*"|{_VALUE})*""",
     re.DOTALL,
 )
+# A program that trains, by its name. One behind it evaluates.
+_TRAINS = re.compile(r"(?i)train|tun(?:e|ing)")
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 # A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
@@ -117,6 +119,8 @@ _RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails d
 _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
+_NEEDS_ARGUMENTS = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
+_IS_SKIPPED = "it does not run: its condition is false with the values and resources of this file"
 _IN_LOGS = "clusterrun logs shows the output"
 _END_IS_REPORTED = "clusterrun reports the end of the run"
 
@@ -222,8 +226,11 @@ def _read(scope: _Scope) -> Reading:
     for candidate in candidates:
         kind, is_one_task = candidate.training.kind, candidate.training.launch.total == 1
         best_kind = training.training.kind if training else TrainingKind.PROGRAM
-        if training and kind == best_kind and _follows(scope, training.statement, candidate.statement):
-            continue
+        if training and kind == best_kind:
+            first, second = training.training.launch.command, candidate.training.launch.command
+            evaluates = _TRAINS.search(" ".join(first[:2])) and not _TRAINS.search(" ".join(second[:2]))
+            if evaluates or _follows(scope, training.statement, candidate.statement):
+                continue
         if kind >= best_kind and not (is_one_task and best_kind is TrainingKind.LAUNCHED):
             training = candidate
     runs = _runs(scope, candidates, training) if training and not scope.depth else ()
@@ -244,7 +251,7 @@ def _read(scope: _Scope) -> Reading:
     ]
     if training and _is_in_background(training):
         beside += [statement for statement in statements if statement.in_background]
-    before = _read_before(scope, statements[:place], training, of_training, beside)
+    before = _read_before(scope, statements[:place], training, of_training, beside, runs)
     setup = (*before.setup, *of_training.setup)
     if scope.arguments and any(_POSITIONAL.search(line) for line in (*setup, of_training.text)):
         shell_words = [_setup_word(value, scope.source.constants) for value in scope.arguments]
@@ -262,10 +269,13 @@ def _read(scope: _Scope) -> Reading:
         is_function = statement.kind == "function_definition"
         text = _QUOTED_DOCUMENT.sub("", statement.text)
         if not is_function and not is_inner and _POSITIONAL.search(text):
-            reason = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
-            parts.append(
-                Part(statement.line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
-            )
+            text = statement.text.partition("\n")[0]
+            parts.append(Part(statement.line, text, PartOutcome.UNTRANSLATED, _NEEDS_ARGUMENTS))
+    for skipped in scope.source.skipped:
+        outcome, reason = PartOutcome.NEEDLESS, _IS_SKIPPED
+        if skipped.reads_arguments:
+            outcome, reason = PartOutcome.UNTRANSLATED, _NEEDS_ARGUMENTS
+        parts.append(Part(skipped.line, skipped.text, outcome, reason))
     requeues = before.requeues or of_training.requeues
     return replace(of_training, setup=setup, requeues=requeues, parts=tuple(parts), runs=runs)
 
@@ -443,7 +453,13 @@ def _started(scope: _Scope, shell_words: tuple[str, ...], command: Command, line
     if not text:
         return None
     arguments = command.last_values(max(0, len(shell_words) - place - 1))
-    source = ShellSource(text, scope.source.constants, arguments, scope.source.functions)
+    source = ShellSource(
+        text,
+        scope.source.constants,
+        arguments,
+        scope.source.functions,
+        environment=scope.source.environment,
+    )
     reading = _read(_inner(scope, source, arguments))
     if shell_words[0] in SHELLS:
         reading = with_login_files(reading, shell_words[:place], line, " ".join(shell_words[:place][:2]))
@@ -464,6 +480,7 @@ def _block(
         arguments,
         scope.source.functions if functions is None else functions,
         lines_above=body.line - 1,
+        environment=scope.source.environment,
     )
     return _read(_inner(scope, source, arguments))
 
@@ -878,11 +895,13 @@ def _read_before(
     training: _Candidate | None,
     of_training: Reading,
     beside: Sequence[Statement],
+    runs: Sequence[Statement],
 ) -> Reading:
     """Return the setup lines of the statements before the command.
 
     They are read backwards, because a line is needed if a later one reads the variables that it sets.
-    ``beside``: statements with a training that runs beside the command.
+    ``beside``: statements with a training that runs beside the command. ``runs``: statements that are runs
+    of their own.
     """
     # The line sets the launcher's variables behind the setup lines of the script.
     of_launch = of_training.training.launch.environment if of_training.training else ()
@@ -916,6 +935,7 @@ def _read_before(
             facts,
             is_read=facts.is_read or (training is None and not scope.depth),  # the user's COMMAND may read it
             is_exported=statement in exported,
+            launches=facts.launches or statement in runs,
             is_beside=statement in beside,
             waits=bool(_WAITS.match(statement.text)) and absent is not None and absent < statement.line,
             is_of_other_run=is_before_run

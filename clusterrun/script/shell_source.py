@@ -14,6 +14,7 @@ import tree_sitter_bash
 
 from clusterrun.model.frozen import frozen
 from clusterrun.script.interpreter_calls import interpreter_call, unwrapped
+from clusterrun.script.shell_conditions import SOME_VALUE, is_in_pattern, truth
 
 _PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 # Types of nodes of the syntax tree that are words of a command.
@@ -45,6 +46,11 @@ _REST = re.compile(r"[@*]:([1-9])")
 _SHIFT = re.compile(r"shift(?:\s+(\d+))?\s*(?:2?>\S*\s*)?(?:\|\|.*)?$", re.ASCII)
 # ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``.
 _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq (?:(\d+) )?(\d+)\)", re.ASCII)
+# An expansion without a command in it.
+_SIMPLE = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9@*#])|\{([A-Za-z_]\w*|[0-9@*#])(?::?-([^{}$`]*))?\})", re.ASCII)
+_ARGUMENT = re.compile(r"\$\{?[1-9#@*]")
+# The value of a sweep.
+_SWEPT = re.compile(r"\{[A-Za-z_]\w*\}", re.ASCII)
 _EXPORT = re.compile(r"(?:export|(?:declare|typeset) -x)\s", re.ASCII)
 # Statements with blocks inside, and the token at which a block begins.
 _OPENINGS = {
@@ -212,6 +218,15 @@ class Statement:
         return self.kind in ("command", "redirected_statement", "pipeline") and not self.bodies
 
 
+@frozen
+class Skipped:
+    """A block that does not run, because its condition does not hold."""
+
+    line: int  # line of its first statement
+    text: str
+    reads_arguments: bool  # whether the condition reads the arguments of the script
+
+
 class ShellSource:
     """The statements of a shell script."""
 
@@ -222,12 +237,14 @@ class ShellSource:
         arguments: tuple[str, ...] | None = None,
         functions: Mapping[str, Body] | None = None,
         lines_above: int = 0,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Parse ``text``.
 
         ``constants``: values of variables that the script does not set itself. ``arguments``: those of the
         script; None if they are known only when it runs. ``functions``: those that were defined before it.
-        ``lines_above``: lines of the file above ``text``.
+        ``lines_above``: lines of the file above ``text``. ``environment``: values of variables and arguments
+        with which conditions are evaluated, and nothing else.
         """
         self._lines_above = lines_above
         self._bytes = text.replace("\r\n", "\n").encode("utf-8", "replace")
@@ -239,7 +256,10 @@ class ShellSource:
         self.constants: dict[str, Constant] = dict(constants or {})
         # The place of the last assignment of each variable. A value that reads it before changes with it.
         self._last_set = self._places_of_last_set(root)
-        self.statements = tuple(self._statements(root))
+        self.environment: dict[str, str] = dict(environment or {})
+        # The blocks that conditions exclude.
+        self.skipped: list[Skipped] = []
+        self.statements = tuple(self._statements(root.children))
         # (line, text) of each comment between the statements.
         self.comments = tuple(
             (lines_above + node.start_point[0] + 1, self._text(node))
@@ -259,9 +279,13 @@ class ShellSource:
     def _text(self, node: tree_sitter.Node) -> str:
         return self._bytes[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
-    def _statements(self, root: tree_sitter.Node) -> Iterator[Statement]:
-        for node in root.children:
+    def _statements(self, nodes: list[tree_sitter.Node]) -> Iterator[Statement]:
+        for node in nodes:
             if not node.is_named or node.type == "comment":
+                continue
+            branch = self._branch(node)
+            if branch is not None:
+                yield from self._statements(branch)
                 continue
             inner = list(_below(node))
             behind = node.next_sibling
@@ -303,6 +327,95 @@ class ShellSource:
             self.constants = dict(before)
             self._follow(node, inner, sets)
 
+    def _branch(self, node: tree_sitter.Node) -> list[tree_sitter.Node] | None:
+        """Return the statements that the shell runs instead of a condition; None if it is not known."""
+        behind = node.next_sibling
+        branches: list[tuple[bool | None, str, list[tree_sitter.Node]]]
+        if node.type == "if_statement":
+            branches = self._branches_of_if(node)
+        elif node.type == "case_statement":
+            branches = self._branches_of_case(node)
+        elif node.type == "list":
+            left, sign, right = node.children
+            holds = truth(left, self._known_value)
+            runs = holds if holds is None else holds == (self._text(sign) == "&&")
+            branches = [(runs, self._text(left), [right])]
+        else:
+            return None
+        taken: list[tree_sitter.Node] = []
+        skipped: list[Skipped] = []
+        is_decided = False
+        for holds, condition, nodes in branches:
+            if holds is None and not is_decided:
+                return None
+            block = [part for part in nodes if part.type != "comment"]
+            if holds and not is_decided:
+                taken, is_decided = block, True
+            elif block:
+                body = self._body(block)
+                reads_arguments = self.arguments is None and _ARGUMENT.search(condition) is not None
+                skipped.append(Skipped(body.line, body.text, reads_arguments))
+        ends = any(re.search(r"(?<![\w-])(?:exit|return)\b", self._text(part)) for part in taken)
+        if ends or node.has_error or (behind is not None and behind.type == "&"):
+            return None
+        self.skipped += skipped
+        return taken
+
+    def _branches_of_if(
+        self, node: tree_sitter.Node
+    ) -> list[tuple[bool | None, str, list[tree_sitter.Node]]]:
+        """Return (whether its condition holds, condition, statements) of each branch."""
+        branches: list[tuple[bool | None, str, list[tree_sitter.Node]]] = []
+        for clause in (node, *(child for child in node.children if child.type.endswith("_clause"))):
+            names = [child.type for child in clause.children]
+            if clause.type == "else_clause":
+                branches.append((True, "", [child for child in clause.children[1:] if child.is_named]))
+                continue
+            place = names.index("then") if "then" in names else len(names)
+            conditions = [child for child in clause.children[1:place] if child.is_named]
+            holds = truth(conditions[0], self._known_value) if len(conditions) == 1 else None
+            block = [
+                child
+                for child in clause.children[place + 1 :]
+                if child.is_named and not child.type.endswith("_clause")
+            ]
+            branches.append((holds, "".join(map(self._text, conditions)), block))
+        return branches
+
+    def _branches_of_case(
+        self, node: tree_sitter.Node
+    ) -> list[tuple[bool | None, str, list[tree_sitter.Node]]]:
+        """Return (whether a pattern matches, word, statements) of each branch."""
+        word = node.child_by_field_name("value")
+        value = self._known_value(word) if word else None
+        branches: list[tuple[bool | None, str, list[tree_sitter.Node]]] = []
+        for item in (child for child in node.named_children if child.type == "case_item"):
+            patterns = [self._text(part).strip("\"'") for part in item.children_by_field_name("value")]
+            matches = [None if value is None else is_in_pattern(value, pattern) for pattern in patterns]
+            holds = True if True in matches else None if None in matches else False
+            block = [child for child in item.children if child.is_named][len(patterns) :]
+            is_last = self._text(item).rstrip().endswith((";;&", ";&"))
+            branches.append((None if is_last else holds, self._text(word) if word else "", block))
+        return branches
+
+    def _known_value(self, node: tree_sitter.Node) -> str | None:
+        """Return the text of a word in a condition; None if it is known only when the script runs."""
+        if node.type == "variable_name":  # in ``((…))``
+            values: tuple[Constant, ...] = (self.constants.get(self._text(node), f"${self._text(node)}"),)
+        else:
+            values = self._values(node, splits=False)
+        if len(values) != 1 or not isinstance(values[0], str):
+            return None
+
+        def in_environment(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            is_argument = not name.isidentifier()
+            value = None if is_argument and self.arguments is not None else self.environment.get(name)
+            return match[0] if value is None else value or match[3] or ""
+
+        text = _SWEPT.sub(SOME_VALUE, _SIMPLE.sub(in_environment, values[0]))
+        return None if "$" in text or "`" in text else plain_text(text)
+
     def _follow(self, node: tree_sitter.Node, inner: list[tree_sitter.Node], sets: frozenset[str]) -> None:
         """Note the values of variables after a statement."""
         if node.type == "function_definition":
@@ -310,6 +423,8 @@ class ShellSource:
             if name_node and body:
                 self.functions.update((self._text(name_node), block) for block in self._bodies(body))
             return
+        for name in sets:
+            self.environment.pop(name, None)
         forgotten = set(sets)
         if node.type in ("variable_assignment", "declaration_command", "variable_assignments"):
             assignments = [part for part in inner if part.type == "variable_assignment"]
@@ -332,6 +447,9 @@ class ShellSource:
             self.arguments = self.arguments[int(match[1] or 1) :]
         elif re.search(r"(?<![\w-])(?:shift|set --)(?![\w-])", text):
             self.arguments = None
+            if "set --" in text:
+                of_names = {name: value for name, value in self.environment.items() if name.isidentifier()}
+                self.environment = of_names
         if node.type == "command" and (function := self.functions.get(self._text(node).split()[0])):
             forgotten |= set(_ASSIGNED.findall(function.text))
         for name in forgotten:
