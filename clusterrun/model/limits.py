@@ -24,7 +24,7 @@ LIMITS = (
     Limit("slow_gloo", 0.75, "share", "replaces both if gloo compares nodes without GPUs"),
     Limit("z", 4.0, "deviations", "a slow value is also this many robust deviations below the median"),
     Limit("few", 5, "values", "fewer values than this have no usable deviation"),
-    Limit("pair_floor", 0.0, "GB/s", "a pair below it is slow; a lower median: warning; 0: none"),
+    Limit("pair_floor", 0.0, "GB/s", "a pair below it is slow; a lower median, or one below 0.02: warning"),
     Limit("set_floor", 0.0, "GB/s", "a lower rate of the whole set: warning; 0: from the table of hardware"),
     Limit("noise", 0.02, "chance", "chance that a test fails though nothing is wrong"),
     Limit("false_blame", 0.001, "chance", "accepted chance that a healthy node or link is blamed"),

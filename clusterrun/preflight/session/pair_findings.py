@@ -21,6 +21,8 @@ _BROKEN = "drain the node; then look at its network ports (ip -s link, ethtool -
 _WRONG = "drain the node: what it computes or sends is wrong without any error; have it replaced"
 _SLOW_GPU = "look at its ports and PCIe: ibstat, ethtool, nvidia-smi -q -d PCIE; and at who else uses them"
 _SLOW = "look at its network ports (ethtool, ip -s link), its load (top), and who else uses them"
+# GB/s. Below it is a port that fell back to 100 Mb/s, or a limited network. No network for training is.
+_LEAST_RATE = 0.02
 _ALL_SLOW = "all are slow alike: look at the interface that is used, at NCCL_DEBUG=INFO, and at the switches"
 _LINK = "look at cables and switch ports between {} and {}"
 _THIRD = "give the check a node more to compare with: --spares 1"
@@ -78,6 +80,8 @@ class PairTests:
 
 def of_pairs(state: SessionState, explanation: Explanation) -> None:
     tests = PairTests(state.log.of(GroupTest))
+    is_overloaded = any(test.starved for test in state.log.of(GroupTest))
+    least = 0.0 if is_overloaded else _LEAST_RATE
     for search in state.pair_searches:
         result = search.result()
         for evidence in result.evidence:
@@ -105,7 +109,7 @@ def of_pairs(state: SessionState, explanation: Explanation) -> None:
                 remedy = _LINK.format(first, second)
                 report = LinkReport(first, second, direction, evidence.grade, message, remedy)
                 explanation.add_links([report], of_pairs=True)
-        median, floor = result.median, state.thresholds.pair_floor
+        median, floor = result.median, state.thresholds.pair_floor or least
         if median is not None and median < floor:
             message = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
             explanation.network.append(Finding("bandwidth", Grade.WARN, message, _ALL_SLOW))

@@ -39,6 +39,11 @@ def test_pairs_that_are_all_slower_than_the_floor_blame_no_node(floor, count) ->
         assert "100 GB/s" in finding.message and "200" in finding.message
 
 
+def test_two_nodes_on_a_network_that_is_far_too_slow_are_a_warning_of_the_network() -> None:
+    explanation = explained(PairWorld(1, speeds={0: 1e-4, 1: 1e-4}), 2, 0.0)
+    assert [finding.check for finding in explanation.network] == ["bandwidth"]
+
+
 def test_a_node_below_the_floor_is_named_if_the_others_are_above_it() -> None:
     explanation = explained(PairWorld(1, speeds={2: 0.8}), 6, floor=95.0)
     assert [node for node in range(6) if explanation.findings(node)] == [2]
