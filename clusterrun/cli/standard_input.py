@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import os
 import select
@@ -34,7 +35,7 @@ def with_input(spec: JobSpec) -> JobSpec:
     if not spec.input and reads_input(spec.command):
         spec = replace(spec, input=INHERITED)
     if spec.input != INHERITED:
-        if not spec.input and _has_waiting_input():
+        if not spec.input and was_redirected():
             say("standard input is left alone: ranks do not get it (--input - passes it on)")
         return spec
     try:
@@ -86,10 +87,16 @@ def files(spec: JobSpec) -> tuple[tuple[str, bytes], ...]:
     return ((os.path.basename(RunPaths("").input), bytes(content)),)
 
 
-def _has_waiting_input() -> bool:
-    """Return whether standard input is a file or a pipe with something left to read; reads nothing."""
+def was_redirected() -> bool:
+    """Return whether standard input is a file or a pipe of this command alone, with something left to read.
+
+    The input of a loop or of a script belongs to the shell too, so the user did not mean it for this command.
+    """
     try:
         status = os.fstat(0)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(status, os.stat(f"/proc/{os.getppid()}/fd/0")):
+                return False
         if stat.S_ISREG(status.st_mode):
             return os.lseek(0, 0, os.SEEK_CUR) < status.st_size
         if stat.S_ISFIFO(status.st_mode):
@@ -99,3 +106,9 @@ def _has_waiting_input() -> bool:
     except OSError:
         pass
     return False
+
+
+def path() -> str:
+    """Return the path of the file that is standard input, as the user may type it; '' for a pipe."""
+    path = os.path.realpath("/proc/self/fd/0")
+    return os.path.relpath(path) if os.path.isfile(path) else ""

@@ -26,6 +26,7 @@ from clusterrun.model import option_table
 from clusterrun.model.container import RUNTIMES
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
+from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import fields
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.notify.notify_address import shortened
@@ -60,7 +61,17 @@ class OptionsThenProgram(click.Command):
             place += 2 if takes_next else 1
         if args[place : place + 1] == ["-m"]:
             args = [*args[:place], "--", *args[place:]]
-        return super().parse_args(ctx, args)
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter:
+            if not standard_input.was_redirected():
+                raise
+            message = f"{ctx.info_name} reads no script from its standard input: the script is an argument"
+            path = standard_input.path()
+            line = f"{ctx.command_path} {shlex.join([*typed, path or 'FILE'])}"
+            remedy = f"type {line}" if path else f"put it into a file, and type {line}"
+            raise BadInput(message, remedy) from None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return our parameters. Completion within the user's command only sees that command."""
