@@ -13,10 +13,11 @@ from clusterrun.cli.grouped_help import grouped
 from clusterrun.cli.shell_complete import files, profile_names, runs
 from clusterrun.config import profiles, settings
 from clusterrun.config.settings import Setting, Source
-from clusterrun.model import gpu_request, option_table
+from clusterrun.model import gpu_request, option_table, sbatch_variables
 from clusterrun.model.errors import BadInput
 from clusterrun.model.option_table import Option
 from clusterrun.model.spec import JobSpec
+from clusterrun.script.sbatch_table import OPTIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -133,12 +134,16 @@ def to_spec(
     from clusterrun.config.spec_fields import spec_of
 
     for setting in settled.values():
-        if setting.origin in option_table.SBATCH_VARIABLES:
+        if setting.origin in sbatch_variables.OPTION_BY_VARIABLE:
             say(f"--{setting.name} {setting.value}: of {setting.origin} in this shell")
     for variable in settled["sbatch"].origin.split(" + "):
-        if variable in option_table.SBATCH_PASSED_ON:
-            entry = f"{option_table.SBATCH_PASSED_ON[variable]}={os.environ[variable]}".rstrip("=")
+        if variable in sbatch_variables.PASSED_ON:
+            entry = sbatch_variables.passed_on_entry(variable, os.environ)
             say(f"--sbatch {entry}: of {variable} in this shell")
+    for variable, option_name in sbatch_variables.UNUSED.items():
+        if os.environ.get(variable):
+            row = OPTIONS[option_name]
+            say(f"{variable} of this shell is not used: {row.refused or row.instead}")
     for name, setting in settled.items():
         option, value = option_table.CONFIGURABLE[name], setting.value
         unsaid = option.kind == "number" and option.otherwise and value == option.default

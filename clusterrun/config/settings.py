@@ -10,7 +10,8 @@ from clusterrun.model import contract, gpu_request, node_range
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.nearest import nearest
-from clusterrun.model.option_table import CONFIGURABLE, SBATCH_PASSED_ON, SBATCH_VARIABLES, Option, Value
+from clusterrun.model.option_table import CONFIGURABLE, Option, Value
+from clusterrun.model.sbatch_variables import OPTION_BY_VARIABLE, PASSED_ON, is_overridden, passed_on_entry
 
 # The origin of a value that no source sets.
 DEFAULT = "default"
@@ -96,22 +97,18 @@ def from_environment(environ: Mapping[str, str]) -> list[Source]:
 def from_sbatch_variables(environ: Mapping[str, str], stronger: Sequence[Source] = ()) -> list[Source]:
     """Return a source for each option that the user's shell sets for every sbatch.
 
-    An option that is passed on has none if a ``stronger`` source sets it, or another kind of memory.
+    An option that is passed on has none if a ``stronger`` source sets it, or another option of its kind.
     """
     sources = []
     options_set = {name for source in stronger for name, _ in source.values} | set(_passed_keys(stronger))
-    is_memory_set = any(name.startswith("mem") for name in options_set)
-    for variable, name in SBATCH_VARIABLES.items():
+    for variable, name in OPTION_BY_VARIABLE.items():
         if environ.get(variable):
             value = read_value(CONFIGURABLE[name], environ[variable], variable)
             sources.append(Source(variable, ((name, value),)))
-    for variable, name in SBATCH_PASSED_ON.items():
-        is_set = name in options_set or (is_memory_set and name.startswith("mem"))
-        text = environ.get(variable)
-        if text and not is_set:
-            sources.append(Source(variable, (("sbatch", (f"{name}={text}",)),)))
-        elif text == "" and not is_set and name == "exclusive":
-            sources.append(Source(variable, (("sbatch", (name,)),)))
+    for variable in PASSED_ON:
+        entry = passed_on_entry(variable, environ)
+        if entry and not is_overridden(entry, options_set):
+            sources.append(Source(variable, (("sbatch", (entry,)),)))
     return sources
 
 

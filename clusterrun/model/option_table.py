@@ -326,25 +326,3 @@ SITE = (
 )
 
 CONFIGURABLE = {option.name: option for option in (*EVERY, *SITE)}
-
-# Variables of a user or site that set an option of every sbatch, each with clusterrun's option.
-SBATCH_VARIABLES = {
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_ACCOUNT": "account",
-    "SBATCH_QOS": "qos",
-    "SBATCH_RESERVATION": "reservation",
-    "SBATCH_CONSTRAINT": "constraint",
-    "SBATCH_TIMELIMIT": "time",
-    "SBATCH_JOB_NAME": "name",
-    "SBATCH_MEM_PER_NODE": "mem",
-}
-# Variables that set an option of every sbatch that clusterrun lacks. It is passed on as ``--sbatch`` is.
-SBATCH_PASSED_ON = {
-    "SBATCH_SIGNAL": "signal",
-    "SBATCH_EXCLUSIVE": "exclusive",
-    "SBATCH_DEPENDENCY": "dependency",
-    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
-    "SBATCH_MEM_PER_GPU": "mem-per-gpu",
-    "SBATCH_HINT": "hint",
-    "SBATCH_WCKEY": "wckey",
-}

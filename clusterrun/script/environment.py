@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clusterrun.model import contract
-from clusterrun.model.option_table import SBATCH_PASSED_ON, SBATCH_VARIABLES
+from clusterrun.model.sbatch_variables import (
+    KINDS,
+    OPTION_BY_VARIABLE,
+    PASSED_ON,
+    is_overridden,
+    passed_on_entry,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.model.spec import JobSpec
 
-_WISHES = {**SBATCH_VARIABLES, "SLURM_ACCOUNT": "account"}
+_WISHES = {**OPTION_BY_VARIABLE, "SLURM_ACCOUNT": "account"}
 MOST_NAMED = 3
 
 
@@ -39,8 +45,8 @@ def dropped(environment: Mapping[str, str], spec: JobSpec) -> tuple[str, ...]:
 
     Variables whose option ``spec`` sets are not among them.
     """
-    options_set = {name for name, option in SBATCH_VARIABLES.items() if getattr(spec, option)}
-    options_set |= {name for name, option in SBATCH_PASSED_ON.items() if option in passed_keys(spec)}
+    options_set = {name for name, option in OPTION_BY_VARIABLE.items() if getattr(spec, option)}
+    options_set |= {name for name in PASSED_ON if _is_set(name, environment, spec)}
     dropped_names = sorted(environment.keys() - scrubbed(environment).keys() - options_set)
     names = []
     for name in dropped_names:
@@ -63,12 +69,19 @@ def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
         if environment.get(name) and not getattr(spec, option)
     }
     wishes |= {
-        f"--sbatch {quote(f'{option}={environment[name]}')}": name
-        for name, option in SBATCH_PASSED_ON.items()
-        if environment.get(name) and option not in passed_keys(spec)
+        f"--sbatch {quote(passed_on_entry(name, environment))}": name
+        for name in PASSED_ON
+        if environment.get(name) and not _is_set(name, environment, spec)
     }
     if not wishes:
         return ""
     names = ", ".join(wishes.values())
     verb = "is" if len(wishes) == 1 else "are"
     return f"{names} of this shell {verb} not used: {' '.join(wishes)}"
+
+
+def _is_set(variable: str, environment: Mapping[str, str], spec: JobSpec) -> bool:
+    """Return whether ``spec`` sets the option of a variable of ``PASSED_ON``, or one in its place."""
+    options = passed_keys(spec)
+    options |= {name for name in KINDS.values() if getattr(spec, name.replace("-", "_"))}
+    return is_overridden(passed_on_entry(variable, environment) or PASSED_ON[variable], options)

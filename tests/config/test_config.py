@@ -62,13 +62,45 @@ def test_variables_of_sbatch_are_passed_on_unless_their_option_is_set() -> None:
         line = Source("command line", tuple(typed.items()))
         return settle([line, *settings.from_sbatch_variables(shell, [line])])["sbatch"].value
 
-    assert passed_on() == ("mem-per-cpu=2G", "exclusive", "signal=USR1@60")
+    assert passed_on() == ("signal=USR1@60", "mem-per-cpu=2G", "exclusive")
     assert passed_on(mem="9G", sbatch=("exclusive=user",)) == ("signal=USR1@60", "exclusive=user")
     assert passed_on(sbatch=("signal=INT@5", "mem-per-gpu=1G")) == (
         "exclusive",
         "signal=INT@5",
         "mem-per-gpu=1G",
     )
+
+
+@pytest.mark.parametrize(
+    "shell, entries",
+    [
+        ({"SBATCH_GRES": "gpu:2"}, ("gres=gpu:2",)),
+        ({"SBATCH_REQUEUE": "1"}, ("requeue",)),
+        ({"SBATCH_NO_REQUEUE": ""}, ("no-requeue",)),
+        ({"SBATCH_REQ_SWITCH": "1", "SBATCH_WAIT4SWITCH": "10"}, ("switches=1@10",)),
+        ({"SBATCH_THREADS_PER_CORE": "1", "SBATCH_OUTPUT": "x"}, ("threads-per-core=1",)),
+    ],
+)
+def test_each_variable_of_sbatch_is_its_option(shell: dict[str, str], entries: tuple[str, ...]) -> None:
+    assert settle(settings.from_sbatch_variables(shell))["sbatch"].value == entries
+
+
+@pytest.mark.parametrize(
+    "shell, typed, entries",
+    [
+        ({"SBATCH_GRES": "gpu:2"}, {"gpus": 4}, ()),
+        ({"SBATCH_GRES": "nvme:1"}, {"gpus": 4}, ("gres=nvme:1",)),
+        ({"SBATCH_GPUS": "2"}, {"sbatch": ("gres=gpu:1",)}, ("gres=gpu:1",)),
+        ({"SBATCH_NO_REQUEUE": "1"}, {"requeue": True}, ()),
+        ({"SBATCH_CPUS_PER_GPU": "2"}, {"cpus-per-rank": 4}, ()),
+    ],
+)
+def test_an_option_that_is_typed_takes_the_place_of_its_kind_in_the_shell(
+    shell: dict[str, str], typed: dict[str, settings.Value], entries: tuple[str, ...]
+) -> None:
+    line = Source("command line", tuple(typed.items()))
+    sources = [line, *settings.from_sbatch_variables(shell, [line])]
+    assert settle(sources)["sbatch"].value == entries
 
 
 def test_the_strongest_source_decides_and_is_named(tmp_path: Path, environ: dict[str, str]) -> None:

@@ -136,11 +136,16 @@ def test_variables_of_a_surrounding_job_do_not_reach_the_new_job(on_slurm: Site)
 
 def test_variables_of_sbatch_set_the_options_that_they_set_for_sbatch(on_slurm: Site) -> None:
     shell = {"SBATCH_TIMELIMIT": "7", "SBATCH_JOB_NAME": "shell", "SBATCH_MEM_PER_NODE": "100M"}
+    shell["SBATCH_GRES"] = "gpu:2"
     plain = on_slurm.lab.exec(["sbatch", "--parsable", "--hold", "--wrap=true"], env=shell).out.strip()
     ours = on_slurm.submit("--sbatch", "hold", "--name", "typed", "tell.py", **shell)["job_id"]
-    listed = on_slurm.lab.exec(["squeue", "--noheader", f"--jobs={plain},{ours}", "--format=%l %m %j", "-Si"])
+    listed = on_slurm.lab.exec(
+        ["squeue", "--noheader", f"--jobs={plain},{ours}", "--format=%l %m %b %j", "-Si"]
+    )
     assert on_slurm.lab.exec(["scancel", plain, ours]).code == 0
-    assert listed.out.splitlines() == ["7:00 100M shell", "7:00 100M typed"]
+    plain_row, our_row = (line.split() for line in listed.out.splitlines())
+    assert (plain_row[:2], plain_row[3], our_row) == (["7:00", "100M"], "shell", [*plain_row[:3], "typed"])
+    assert "gpu:2" in our_row[2]
 
 
 def test_an_own_template_and_passed_options_take_effect(on_slurm: Site) -> None:

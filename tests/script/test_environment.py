@@ -35,6 +35,7 @@ SHELL = {
             JobSpec(("x.py",), "/p", sbatch=("exclusive",)),
             "SBATCH_SIGNAL of this shell is not used: --sbatch signal=B:USR1@60",
         ),
+        ({"SBATCH_GRES": "gpu:2"}, JobSpec(("x.py",), "/p", gpus=4), ""),
         ({"PATH": "/bin"}, JobSpec(("x.py",), "/p"), ""),
     ],
 )
