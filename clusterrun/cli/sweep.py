@@ -259,19 +259,17 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
 
 
 @sweep.command()
-@click.option("--failed", is_flag=True, help="The points whose runs failed or were ended.")
+@click.option("--failed", is_flag=True, help="The points whose runs failed or were ended: the default.")
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
 def retry(word: str, failed: bool) -> int:
-    """Queue points of SWEEP again; the runs that they had stay, to be read.
+    """Queue the points of SWEEP again whose runs failed or were ended; those runs stay, to be read.
 
     \b
     Examples:
-      clusterrun sweep retry --failed last
+      clusterrun sweep retry last
     """
     from clusterrun.operations.sweep import retried
 
-    if not failed:
-        raise click.UsageError("say which points: --failed takes those whose runs failed or were ended")
     context = Context(tell=say)
     return _queue_rest(context, retried(_named(context, word), context, say), "no run of it has failed")
 
@@ -291,9 +289,7 @@ def go_on(word: str) -> int:
 
     context = Context(tell=say)
     record = unqueued(_named(context, word), context, say)
-    otherwise = (
-        f"all its points were queued; clusterrun sweep retry --failed {record.name} queues failed ones"
-    )
+    otherwise = f"all its points were queued; clusterrun sweep retry {record.name} queues failed ones"
     return _queue_rest(context, record, otherwise)
 
 

@@ -220,9 +220,18 @@ class _ArrayQueue(_SweepQueue):
         size = self._largest
         before = self._sweep.job_id if self._sweep.job_id and self._live() else ""
         limited = False
+        if max(self._sweep.waiting, default=0) >= size:
+            self._tell(
+                f"an array has at most {size} tasks here: SLURM_ARRAY_TASK_ID begins at 0 again with point"
+                f" {size}; a script that reads it needs a value of --set"
+            )
         while (waiting := self._sweep.waiting) and not self._cancelled():
             try:
-                before = self._array(waiting[:size], before if self._sweep.at_most else "")
+                # The points of an array differ in their index.
+                places = [
+                    place for place in waiting[:size] if place // self._largest == waiting[0] // self._largest
+                ]
+                before = self._array(places, before if self._sweep.at_most else "")
                 continue
             except JobLimit as error:
                 limit = error
@@ -254,7 +263,7 @@ class _ArrayQueue(_SweepQueue):
         store = self._context.store
         records: dict[int, RunRecord] = {}
         # A point keeps its index when it is queued again: a script may choose its data by it.
-        tasks = places if places[-1] < self._largest else range(len(places))
+        tasks = [place % self._largest for place in places]
         try:
             for task, place in zip(tasks, places):
                 # The files are not synced one by one. After a crash of this machine a task reports a missing

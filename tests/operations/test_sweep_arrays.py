@@ -10,6 +10,7 @@ import pytest
 
 from clusterrun.executor import ClusterrunExecutor
 from clusterrun.model.errors import BadInput, SchedulerError
+from clusterrun.model.frozen import replace
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context, quiet
 from clusterrun.operations.sweep import _ArrayQueue, new_sweep, start, unqueued
@@ -92,6 +93,19 @@ def test_a_point_that_is_queued_later_has_the_index_that_it_has_in_the_whole_swe
     assert [context.store.read(run_id).job_id for run_id in run_ids] == ["40_0", "40_1", "42_2", "42_3"]
 
 
+def test_a_point_above_the_array_limit_keeps_its_index_when_it_is_queued_again(context: Context) -> None:
+    (Path(context.environ["HOME"]) / "limit").write_text("100")
+    record = sweep(context, 9, 100)
+    listed = [
+        replace(point, run_id="") if place in (3, 6, 7) else point
+        for place, point in enumerate(record.points)
+    ]
+    messages: list[str] = []
+    start(replace(record, points=tuple(listed)), context, messages.append, patient=False)
+    assert array_options(context)[-2:] == ["--array=3", "--array=2-3"]
+    assert any("SLURM_ARRAY_TASK_ID begins at 0 again with point 4" in message for message in messages)
+
+
 def test_a_job_limit_of_zero_is_an_error_with_slurms_message(context: Context) -> None:
     with pytest.raises(SchedulerError, match="QOSMaxSubmitJobPerUserLimit"):
         sweep(context, 3, 0)
@@ -129,7 +143,7 @@ def test_calls_that_a_limit_holds_back_are_queued_as_others_end_and_none_is_lost
     monkeypatch.setattr("clusterrun.operations.sweep._ArrayQueue._room", room)
     jobs = executor.map_array(abs, range(7))
     assert [job.submission().args for job in jobs] == [(number,) for number in range(7)]
-    assert array_options(context)[-2:] == ["--array=0-1", "--array=0-1"]
+    assert array_options(context)[-2:] == ["--array=0-1", "--array=2"]
     assert "3 calls are queued; a limit on your jobs holds 4 back" in caplog.text
 
 
