@@ -261,7 +261,6 @@ NO_STEPS = "not measured: the script does not report its steps (clusterrun.train
 NO_CHECKPOINTS = (
     "not measured: it is not known which steps were repeated, for the script reports no checkpoints"
 )
-KWH = 3.6e6
 
 
 def end_report_lines(report: EndReport | None) -> list[tuple[str, str]]:
@@ -275,10 +274,10 @@ def end_report_lines(report: EndReport | None) -> list[tuple[str, str]]:
     waits_and_use = f"queue {spoken(report.queue)}, allocated {spoken(report.allocated)}{nodes}{details}"
     parts = []
     if report.gpu_joules is not None:
-        parts += [f"{report.gpu_joules / KWH:.3g} kWh by the GPUs, as they report"]
+        parts += [f"{_energy(report.gpu_joules)} by the GPUs, as they report"]
     if report.node_joules is not None:
-        per_node = f"s ({report.node_joules / report.nodes / KWH:.3g} kWh each)" if report.nodes > 1 else ""
-        parts += [f"{report.node_joules / KWH:.3g} kWh by the node{per_node}, as Slurm measured"]
+        per_node = f"s ({_energy(report.node_joules / report.nodes)} each)" if report.nodes > 1 else ""
+        parts += [f"{_energy(report.node_joules)} by the node{per_node}, as Slurm measured"]
     energy = "; ".join(parts)
     rows = (
         ("time", waits_and_use),
@@ -290,6 +289,12 @@ def end_report_lines(report: EndReport | None) -> list[tuple[str, str]]:
         ("enough", " ".join(report.smaller) + " would have been enough" if report.smaller else ""),
     )
     return [(head, text) for head, text in rows if text]
+
+
+def _energy(joules: float) -> str:
+    """Return the energy in kWh, or in Wh if it is less than 0.1 kWh."""
+    watt_hours = joules / 3600
+    return f"{watt_hours / 1000:.3g} kWh" if watt_hours >= 100 else f"{watt_hours:.2g} Wh"
 
 
 def _goodput(report: EndReport) -> str:

@@ -58,6 +58,7 @@ def test_energy_is_reported_with_its_source() -> None:
     assert dict(lines(replace(measured, node_joules=3.6e6, nodes=1)))["energy"] == (
         "1 kWh by the node, as Slurm measured"
     )
+    assert dict(lines(replace(measured, gpu_joules=142)))["energy"] == "0.039 Wh by the GPUs, as they report"
 
 
 TRACKED = """
