@@ -260,7 +260,9 @@ def _row(runs: Sequence[RunStatus], sweep_records: Sweeps) -> RunStatus:
     began = [status.started_at for status in runs if status.started_at]
     sweep = sweep_records.find(first.sweep)
     omitted = len(sweep.run_ids) - len(runs) if sweep else 0
-    counts = f"{tally(runs)}, {omitted} others ended" if omitted > 0 else tally(runs)
+    counts = tally(runs)
+    if omitted > 0:
+        counts += f", {omitted} older runs ended (clusterrun sweep list counts them)"
     unqueued = f"; {len(sweep.waiting)} points not queued" if sweep and sweep.waiting else ""
     ends = [status.ended_at or 0.0 for status in runs]
     return replace(
