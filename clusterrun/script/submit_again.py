@@ -12,6 +12,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.option_table import DURATIONS, EVERY, Option
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import UNSAID, Cluster, JobSpec
+from clusterrun.script.requeue_options import settled
 
 UNITS = ((3600, "h"), (60, "m"), (1, "s"))
 
@@ -51,11 +52,15 @@ def _by_itself(name: str, spec: JobSpec) -> bool:
     """Return whether the user did not type the option, or whether omitting it has the same effect."""
     if name == "max-restarts":
         return spec.max_restarts in (UNSAID, replace(spec, max_restarts=UNSAID).restarts)
+    if name == "requeue-by" and spec.requeue:
+        return settled(replace(spec, requeue_by="")).requeue_by == spec.requeue_by
+    if name == "notice" and spec.goes_on:
+        return settled(replace(spec, notice=JobSpec.notice)).notice == spec.notice
     return {
         "name": spec.name == default_name(spec.command),
         "python": spec.python == sys.executable,
         "cluster": spec.cluster is not Cluster.LOCAL,
-        "preflight": spec.alone,
+        "preflight": spec.alone or spec.level is replace(spec, preflight="").level,
         "follow": True,
         "wait": True,
     }.get(name, False)

@@ -111,3 +111,15 @@ def test_bytes_and_control_characters_are_written_so_that_bash_reads_them() -> N
     argv = ["bash", "-c", f"printf '%s\\0' {typed}"]
     printed = subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout
     assert printed.decode("utf-8", "surrogateescape").split("\0")[:-1] == list(command)
+
+
+@pytest.mark.parametrize(
+    "spec, options",
+    [
+        (JobSpec(("true",), HERE, preflight="quick", requeue=True, requeue_by="requeue"), "--requeue"),
+        (JobSpec(("true",), HERE, nodes=2, preflight="quick"), "--nodes 2 --preflight quick"),
+        (JobSpec(("true",), HERE, time=120, notice=60, requeue_by="chain"), "--time 2m --requeue-by chain"),
+    ],
+)
+def test_values_that_follow_from_other_options_are_not_in_the_line(spec: JobSpec, options: str) -> None:
+    assert line(replace(spec, python=sys.executable)).endswith(f"clusterrun submit {options} true")
