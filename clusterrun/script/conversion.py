@@ -393,9 +393,9 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
     passed_on = " ".join(value for _, value in translated.options)
     if not (ranks or "gpu" in passed_on) and _USES_GPUS.search(script.text) and script.reading.command:
         yield "the line asks for no GPUs, so that ranks see none: --gpus N, or --gpus-from node"
-    is_python = re.search(
-        r"python|\.py\b|\.(?:ba)?sh\b|^-m$", "\n".join(script.reading.command), re.MULTILINE
-    )
+    command = "\n".join(script.reading.command)
+    is_python = re.search(r"python|\.py\b|\.(?:ba)?sh\b|^-m$", command, re.MULTILINE)
+    is_python = is_python if "mpi4py" not in command else None
     is_step = launch.program == "srun" and not launch.rank_launcher and "per-node" not in options
     if is_step and not is_python and nodes * max(ranks, last_number(options.get("ranks-per-node", ""))) > 1:
         yield "each process is a rank: a program that calls MPI sees one process, and none is bound to CPUs"

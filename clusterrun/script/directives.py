@@ -216,7 +216,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
         elif name == "ntasks" and nodes > 1 and not _nodes(values):
             changed.append((directive, f"Slurm may put them on one node, and the line asks for {nodes}"))
-        elif name == "gpus-per-task" and gpus > 1:
+        elif name == "gpus-per-task" and gpus > 1 and tasks_per_node != 1:
             changed.append((directive, SEES_ALL_GPUS))
         elif name == "export":
             pairs = [("env", word) for word in value.split(",") if "=" in word]

@@ -270,9 +270,10 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         number = int(match[1]) if (match := _NUMBER.search(value)) else 0
         overlaps = overlaps or name in ("overlap", "jobid")
         if role == launcher_options.GPUS_PER_NODE:
-            if name != "gres" or value.startswith("gpu"):
+            is_of_gpus = name != "gres" or re.match(r"(?:gres[/:])?gpu\b", value)
+            if is_of_gpus:
                 has_gpus, gpus_per_node = True, number or 1
-            if name == "gres" and (not value.startswith("gpu") or "," in value):
+            if not is_of_gpus or (name == "gres" and "," in value):
                 untranslated.append(typed)
         has_gpus = has_gpus or name.startswith("gpus")
         if role in numbers:

@@ -259,7 +259,7 @@ def _read(scope: _Scope) -> Reading:
     else:
         own_setup = [line for line in before.setup if not re.match(r"shift\b", line)]
         setup = (*own_setup, *of_training.setup)
-    parts = [*of_training.parts, *before.parts, *map(_part_after, statements[place + 1 :])]
+    parts = [*of_training.parts, *before.parts, *_parts_after(statements[place + 1 :])]
     for statement in statements if scope.arguments is None else ():
         if any(command.names[:2] == ("set", "--") for command in statement.commands):
             break
@@ -1145,6 +1145,18 @@ def _is_small(launch: LaunchCommand, constants: Mapping[str, Constant]) -> bool:
     is_one_per_node = launch.program == "srun" and not launch.rank_launcher and per_node == "1"
     is_one_task = launch.program == "srun" and launch.total == 1 and launch.per_node <= 1
     return is_one_task or (is_one_per_node and not launch.total)
+
+
+def _parts_after(statements: Sequence[Statement]) -> Iterator[Part]:
+    """Yield what becomes of the statements behind the command, the last one first."""
+    needed: set[str] = set()
+    for statement in reversed(statements):
+        part = _part_after(statement)
+        if statement.sets & needed and not READS_RESULT.match(statement.text):
+            part = replace(part, outcome=PartOutcome.UNTRANSLATED, reason=IS_BEHIND)
+        if part.outcome is PartOutcome.UNTRANSLATED:
+            needed |= statement.reads
+        yield part
 
 
 def _part_after(statement: Statement) -> Part:

@@ -7,12 +7,12 @@ import operator
 from collections.abc import Callable
 from typing import Optional
 
-import tree_sitter
+from clusterrun.script.shell_grammar import Node
 
 # A value that is not empty, and otherwise known only when the script runs.
 SOME_VALUE = "\ue025"
 # Returns the text of a word; None if it is known only when the script runs.
-ValueOf = Callable[[tree_sitter.Node], Optional[str]]
+ValueOf = Callable[[Node], Optional[str]]
 _COMPARISONS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
 _OPERATIONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
@@ -25,7 +25,7 @@ _OPERATIONS: dict[str, Callable[[int, int], bool]] = {
 _EXPANSIONS = ("simple_expansion", "expansion")
 
 
-def truth(node: tree_sitter.Node, value_of: ValueOf) -> bool | None:
+def truth(node: Node, value_of: ValueOf) -> bool | None:
     """Return whether a condition holds; None if only running the script shows it."""
     children = [child for child in node.children if child.type != "comment"]
     texts = [(child.text or b"").decode("utf-8", "replace") for child in children]
@@ -65,13 +65,13 @@ def _opposite(value: bool | None) -> bool | None:
     return None if value is None else not value
 
 
-def _operand(node: tree_sitter.Node, value_of: ValueOf) -> str | None:
+def _operand(node: Node, value_of: ValueOf) -> str | None:
     if node.type in ("binary_expression", "unary_expression"):
         return None  # the grammar takes ``-o`` and ``-a`` for parts of an operand
     return value_of(node)
 
 
-def _test(node: tree_sitter.Node) -> str:
+def _test(node: Node) -> str:
     """Return the opening of the test with a part of a condition: ``[``, ``[[`` or ``((``."""
     around = node.parent
     while around is not None and around.type.endswith("_expression"):
@@ -80,12 +80,12 @@ def _test(node: tree_sitter.Node) -> str:
     return (opening or b"").decode()
 
 
-def _is_bare(node: tree_sitter.Node) -> bool:
+def _is_bare(node: Node) -> bool:
     """Return whether ``[`` does not see a word that is empty, because it is not quoted."""
     return node.type in _EXPANSIONS and _test(node) == "["
 
 
-def _compared(left: tree_sitter.Node, sign: str, right: tree_sitter.Node, value_of: ValueOf) -> bool | None:
+def _compared(left: Node, sign: str, right: Node, value_of: ValueOf) -> bool | None:
     first = _operand(left, value_of)
     pattern = (right.text or b"").decode("utf-8", "replace") if right.type == "extglob_pattern" else None
     second = pattern if pattern is not None else _operand(right, value_of)

@@ -9,14 +9,11 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Union
 
-import tree_sitter
-import tree_sitter_bash
-
 from clusterrun.model.frozen import frozen
 from clusterrun.script.interpreter_calls import interpreter_call, unwrapped
 from clusterrun.script.shell_conditions import SOME_VALUE, is_in_pattern, truth
+from clusterrun.script.shell_grammar import Node, parsed
 
-_PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 # Types of nodes of the syntax tree that are words of a command.
 _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 # Characters of an unquoted word that the shell expands.
@@ -248,7 +245,7 @@ class ShellSource:
         """
         self._lines_above = lines_above
         self._bytes = text.replace("\r\n", "\n").encode("utf-8", "replace")
-        root = _PARSER.parse(self._bytes).root_node
+        root = parsed(self._bytes)
         self.has_errors = root.has_error
         self.arguments = arguments
         self.functions: dict[str, Body] = dict(functions or {})
@@ -276,10 +273,10 @@ class ShellSource:
     def first_line(self) -> str:
         return self._bytes.partition(b"\n")[0].decode("utf-8", "replace")
 
-    def _text(self, node: tree_sitter.Node) -> str:
+    def _text(self, node: Node) -> str:
         return self._bytes[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
-    def _statements(self, nodes: list[tree_sitter.Node]) -> Iterator[Statement]:
+    def _statements(self, nodes: list[Node]) -> Iterator[Statement]:
         for node in nodes:
             if not node.is_named or node.type == "comment":
                 continue
@@ -327,10 +324,10 @@ class ShellSource:
             self.constants = dict(before)
             self._follow(node, inner, sets)
 
-    def _branch(self, node: tree_sitter.Node) -> list[tree_sitter.Node] | None:
+    def _branch(self, node: Node) -> list[Node] | None:
         """Return the statements that the shell runs instead of a condition; None if it is not known."""
         behind = node.next_sibling
-        branches: list[tuple[bool | None, str, list[tree_sitter.Node]]]
+        branches: list[tuple[bool | None, str, list[Node]]]
         if node.type == "if_statement":
             branches = self._branches_of_if(node)
         elif node.type == "case_statement":
@@ -342,7 +339,7 @@ class ShellSource:
             branches = [(runs, self._text(left), [right])]
         else:
             return None
-        taken: list[tree_sitter.Node] = []
+        taken: list[Node] = []
         skipped: list[Skipped] = []
         is_decided = False
         for holds, condition, nodes in branches:
@@ -361,11 +358,9 @@ class ShellSource:
         self.skipped += skipped
         return taken
 
-    def _branches_of_if(
-        self, node: tree_sitter.Node
-    ) -> list[tuple[bool | None, str, list[tree_sitter.Node]]]:
+    def _branches_of_if(self, node: Node) -> list[tuple[bool | None, str, list[Node]]]:
         """Return (whether its condition holds, condition, statements) of each branch."""
-        branches: list[tuple[bool | None, str, list[tree_sitter.Node]]] = []
+        branches: list[tuple[bool | None, str, list[Node]]] = []
         for clause in (node, *(child for child in node.children if child.type.endswith("_clause"))):
             names = [child.type for child in clause.children]
             if clause.type == "else_clause":
@@ -382,13 +377,11 @@ class ShellSource:
             branches.append((holds, "".join(map(self._text, conditions)), block))
         return branches
 
-    def _branches_of_case(
-        self, node: tree_sitter.Node
-    ) -> list[tuple[bool | None, str, list[tree_sitter.Node]]]:
+    def _branches_of_case(self, node: Node) -> list[tuple[bool | None, str, list[Node]]]:
         """Return (whether a pattern matches, word, statements) of each branch."""
         word = node.child_by_field_name("value")
         value = self._known_value(word) if word else None
-        branches: list[tuple[bool | None, str, list[tree_sitter.Node]]] = []
+        branches: list[tuple[bool | None, str, list[Node]]] = []
         for item in (child for child in node.named_children if child.type == "case_item"):
             patterns = [self._text(part).strip("\"'") for part in item.children_by_field_name("value")]
             matches = [None if value is None else is_in_pattern(value, pattern) for pattern in patterns]
@@ -398,7 +391,7 @@ class ShellSource:
             branches.append((None if is_last else holds, self._text(word) if word else "", block))
         return branches
 
-    def _known_value(self, node: tree_sitter.Node) -> str | None:
+    def _known_value(self, node: Node) -> str | None:
         """Return the text of a word in a condition; None if it is known only when the script runs."""
         if node.type == "variable_name":  # in ``((…))``
             values: tuple[Constant, ...] = (self.constants.get(self._text(node), f"${self._text(node)}"),)
@@ -416,7 +409,7 @@ class ShellSource:
         text = _SWEPT.sub(SOME_VALUE, _SIMPLE.sub(in_environment, values[0]))
         return None if "$" in text or "`" in text else plain_text(text)
 
-    def _follow(self, node: tree_sitter.Node, inner: list[tree_sitter.Node], sets: frozenset[str]) -> None:
+    def _follow(self, node: Node, inner: list[Node], sets: frozenset[str]) -> None:
         """Note the values of variables after a statement."""
         if node.type == "function_definition":
             name_node, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -455,7 +448,7 @@ class ShellSource:
         for name in forgotten:
             self.constants.pop(name, None)
 
-    def _assigned(self, node: tree_sitter.Node) -> tuple[str, Constant | None]:
+    def _assigned(self, node: Node) -> tuple[str, Constant | None]:
         """Return the variable that an assignment sets, and its value; None if it is not known."""
         name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
         name = self._text(name_node) if name_node else ""
@@ -485,19 +478,19 @@ class ShellSource:
         is_known = value is not None and name.isidentifier() and not self._changes(value, node)
         return name, value if is_known else None
 
-    def _with_home(self, node: tree_sitter.Node, values: tuple[str, ...]) -> tuple[str, ...]:
+    def _with_home(self, node: Node, values: tuple[str, ...]) -> tuple[str, ...]:
         """Return the values of ``node``, which an assignment stores, with ``$HOME`` for an unquoted ``~``."""
         if node.type not in ("word", "concatenation"):
             return values
         return tuple(_TILDE.sub("$HOME", value) for value in values)
 
-    def _changes(self, value: Constant, node: tree_sitter.Node) -> bool:
+    def _changes(self, value: Constant, node: Node) -> bool:
         """Return whether ``value`` reads the output of a command, a process or a variable that ``node`` or a
         later statement sets."""
         changing = frozenset(name for name, place in self._last_set.items() if place >= node.start_byte)
         return _reads(value, changing)
 
-    def _printed_document(self, node: tree_sitter.Node) -> tuple[str, str] | None:
+    def _printed_document(self, node: Node) -> tuple[str, str] | None:
         """Return ``cat`` and the text of a value ``$(cat <<EOF …)``; None for other values."""
         if node.type == "string" and len(node.named_children) == 1 and self._text(node)[1:3] == "$(":
             node = node.named_children[0]
@@ -506,7 +499,7 @@ class ShellSource:
         document = self._document(node.named_children[0])
         return document if document and document[0] == "cat" else None
 
-    def _document(self, node: tree_sitter.Node) -> tuple[str, str] | None:
+    def _document(self, node: Node) -> tuple[str, str] | None:
         """Return the variable that ``read -d '' NAME <<EOF`` sets, or ``cat``, and the text of the document.
 
         None: ``node`` is something else.
@@ -531,7 +524,7 @@ class ShellSource:
             text = re.sub(r"(?m)^\t+", "", text)
         return texts[-1], text.rstrip("\n")
 
-    def _places_of_last_set(self, root: tree_sitter.Node) -> dict[str, int]:
+    def _places_of_last_set(self, root: Node) -> dict[str, int]:
         """Return the place at which each variable is set, or read from a file, for the last time."""
         places: dict[str, int] = {}
         for statement in root.children:
@@ -544,17 +537,17 @@ class ShellSource:
                     places[name] = max(places.get(name, 0), place)
         return places
 
-    def _block(self, node: tree_sitter.Node) -> tree_sitter.Node:
+    def _block(self, node: Node) -> Node:
         """Return the loop, condition or group whose output a statement redirects, or the statement."""
         while node.type in ("redirected_statement", "pipeline") and node.named_children:
             blocks = [child for child in node.named_children if child.type in _WITH_BODIES]
             node = blocks[0] if blocks else node.named_children[0]
         return node
 
-    def _bodies(self, node: tree_sitter.Node) -> Iterator[Body]:
+    def _bodies(self, node: Node) -> Iterator[Body]:
         """Yield the blocks of a loop, a condition or a group."""
         opening = _OPENINGS.get(node.type, "")
-        block: list[tree_sitter.Node] = []
+        block: list[Node] = []
         is_open = False
         for child in node.children:
             if child.type in ("do_group", "else_clause", "elif_clause", "case_item"):
@@ -571,11 +564,11 @@ class ShellSource:
         if block:
             yield self._body(block)
 
-    def _body(self, block: list[tree_sitter.Node]) -> Body:
+    def _body(self, block: list[Node]) -> Body:
         text = self._bytes[block[0].start_byte : block[-1].end_byte].decode("utf-8", "replace")
         return Body(self._lines_above + block[0].start_point[0] + 1, text)
 
-    def _names(self, nodes: list[tree_sitter.Node], sets: bool) -> Iterator[str]:
+    def _names(self, nodes: list[Node], sets: bool) -> Iterator[str]:
         for node in nodes:
             if node.type not in ("variable_name", "special_variable_name"):
                 continue
@@ -593,9 +586,7 @@ class ShellSource:
             ):
                 yield self._text(node)
 
-    def _program_document(
-        self, shell_words: list[ShellWord], redirections: list[tree_sitter.Node]
-    ) -> tree_sitter.Node | None:
+    def _program_document(self, shell_words: list[ShellWord], redirections: list[Node]) -> Node | None:
         """Return the document from which a shell or Python behind a launcher reads its program."""
         names = [value for word in shell_words for value in word.values]
         places = [index for index in range(1, len(names)) if interpreter_call(names[index:])]
@@ -604,7 +595,7 @@ class ShellSource:
         is_program = call is not None and call.reads_input and not call.arguments and not call.options
         return documents[0] if is_program and len(documents) == 1 else None
 
-    def _document_word(self, node: tree_sitter.Node) -> ShellWord:
+    def _document_word(self, node: Node) -> ShellWord:
         """Return the word of the command that holds the text of a document."""
         parts = {child.type: child for child in node.named_children}
         body = parts.get("heredoc_body")
@@ -614,19 +605,19 @@ class ShellSource:
         value = self._expanded(body, body.start_byte, body.end_byte).rstrip("\n") if body else ""
         return ShellWord('"' + text.replace('"', '\\"') + '"', (value,))
 
-    def _names_set_by(self, nodes: list[tree_sitter.Node]) -> Iterator[str]:
+    def _names_set_by(self, nodes: list[Node]) -> Iterator[str]:
         for node in nodes:
             if node.type in ("command", "compound_statement"):
                 yield from _names_set_by(self._text(node))
 
-    def _substitutes(self, nodes: list[tree_sitter.Node]) -> Iterator[str]:
+    def _substitutes(self, nodes: list[Node]) -> Iterator[str]:
         for node in nodes:
             for child in node.named_children if node.type == "command_substitution" else ():
                 for command in self._commands(child):
                     call = interpreter_call(unwrapped(command.names))
                     yield (call.script or call.module if call else "") or command.program
 
-    def _commands(self, node: tree_sitter.Node) -> Iterator[Command]:
+    def _commands(self, node: Node) -> Iterator[Command]:
         if node.type in ("command_substitution", "process_substitution"):
             return
         is_in_list = node.parent is not None and node.parent.type == "list"
@@ -664,11 +655,11 @@ class ShellSource:
         for child in node.named_children:
             yield from self._commands(child)
 
-    def _redirection(self, node: tree_sitter.Node) -> str:
+    def _redirection(self, node: Node) -> str:
         end = _destination(node)[0] if node.type == "file_redirect" else node.end_byte
         return self._bytes[node.start_byte : end].decode("utf-8", "replace")
 
-    def _loop(self, node: tree_sitter.Node) -> tuple[str, tuple[str, ...]]:
+    def _loop(self, node: Node) -> tuple[str, tuple[str, ...]]:
         """Return the variable of a loop over a list, and its values.
 
         No values: they are known only when the script runs, or ``node`` is something else.
@@ -687,7 +678,7 @@ class ShellSource:
         is_open = any("$" in value or "," in value or set(_SPECIAL) & set(value) for value in values)
         return (self._text(variable) if variable else ""), () if is_open else tuple(values)
 
-    def _values(self, node: tree_sitter.Node, splits: bool = True) -> tuple[str, ...]:
+    def _values(self, node: Node, splits: bool = True) -> tuple[str, ...]:
         """Return the words that ``node`` becomes. ``splits``: the shell splits unquoted values at spaces."""
         text = self._text(node)
         if node.type == "variable_assignment":
@@ -720,7 +711,7 @@ class ShellSource:
             return ("".join(part[0] for part in parts),) if all(len(part) == 1 for part in parts) else (text,)
         return (text,)
 
-    def _string(self, node: tree_sitter.Node) -> tuple[str, ...]:
+    def _string(self, node: Node) -> tuple[str, ...]:
         expansions = [child for child in node.named_children if child.type in _EXPANSIONS]
         if (
             len(expansions) == 1
@@ -731,7 +722,7 @@ class ShellSource:
                 return part
         return (self._expanded(node, node.start_byte + 1, node.end_byte - 1),)
 
-    def _expanded(self, node: tree_sitter.Node, start: int, end: int) -> str:
+    def _expanded(self, node: Node, start: int, end: int) -> str:
         """Return the text between two places of ``node``, with the values of the variables in it."""
         value, place = "", start
         for expansion in node.named_children:
@@ -750,7 +741,7 @@ class ShellSource:
         text = self._bytes[start:end].decode("utf-8", "replace").replace("\\\n", "")
         return _unescaped(text, '"\\$`')
 
-    def _computed(self, node: tree_sitter.Node) -> str | None:
+    def _computed(self, node: Node) -> str | None:
         """Return the value of ``$((…))`` over numbers that are known; None for another one."""
         text_by_name = {name: value for name, value in self.constants.items() if isinstance(value, str)}
         text = self._text(node).strip().removeprefix("$((").removesuffix("))")
@@ -763,7 +754,7 @@ class ShellSource:
             return None
         return str(number)
 
-    def _constant(self, node: tree_sitter.Node) -> Constant | None:
+    def _constant(self, node: Node) -> Constant | None:
         """Return the value of ``$NAME``, ``${NAME}`` or ``${NAME[@]}``; None if it is not known."""
         if node.type == "arithmetic_expansion":
             return self._computed(node)
@@ -859,13 +850,13 @@ def _names_set_by(text: str) -> Iterator[str]:
         yield from (first or second for first, second in _COUNTED.findall(text))
 
 
-def _destination(node: tree_sitter.Node) -> tuple[int, list[tree_sitter.Node]]:
+def _destination(node: Node) -> tuple[int, list[Node]]:
     """Return the end of the file in a redirection, and the words behind it."""
     files = [child for child in node.named_children if child.type != "file_descriptor"]
     return (files[0].end_byte, files[1:]) if files else (node.end_byte, [])
 
 
-def _below(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
+def _below(node: Node) -> Iterator[Node]:
     yield node
     for child in node.children:
         yield from _below(child)

@@ -499,6 +499,8 @@ def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str
         ("#SBATCH -N2 --gres=gpu:4\nsrun torchrun --nproc_per_node 4 t.py", "world of its own"),
         ("#SBATCH --exclusive\nsrun -n8 python t.py", "no GPUs"),
         ("srun -n4 ./solve", "calls MPI"),
+        ("srun -n4 python -m mpi4py t.py", "calls MPI"),
+        ("srun --gres=gpumem:20G python t.py", "option of srun alone"),
         ("srun --mem-per-gpu=6G python t.py", "of the step alone"),
         ("$L python t.py", "if it is a launcher"),
         ("python t.py\nexit 3", "always fails"),
@@ -557,6 +559,11 @@ def test_a_branch_that_does_not_run_is_named() -> None:
 def test_options_of_the_first_line_are_those_of_set() -> None:
     options = convert("#!/bin/bash -eu\n./prepare\nsrun python t.py\n").options
     assert options == (("setup", "./prepare"),)
+
+
+def test_a_value_for_a_statement_behind_the_command_is_named_with_it() -> None:
+    parts = converted("python t.py\nR=$(wc -l < log)\nS=$?\necho $R $S > rates").untranslated
+    assert [part.line for part in parts] == [3, 5]
 
 
 def test_a_training_is_no_setup_line_of_the_run_that_evaluates_it() -> None:
