@@ -1,23 +1,25 @@
 """Ranks wait for each other in a circle of sends and receives.
 
-If all send, or all receive, their order is wrong. Otherwise any of them may name a wrong peer.
+If all send, or all receive, in one line, their order is wrong. Otherwise one of them names a wrong peer: a
+rank that another one wants to meet in the other half. It names the right one if it is as far away as the peer
+of each other rank in its line, which a topology without such a pattern may fool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
-from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, to_peer
+from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, to_peer, verb_s
 
 CERTAINTY = 44
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    if table.end or not table.is_crossed:
+    if table.end or not (table.is_crossed and table.is_long_still):
         return []
     peers = {wait.rank: wait.peer for wait in table.waits if wait.missing and wait.peer >= 0}
     for start in sorted(peers):
@@ -27,31 +29,82 @@ def rule(table: CallTable) -> list[Hypothesis]:
             circle.append(rank)
             rank = peers[rank]
         if len(circle) > 1 and rank == start:
-            same_call = len({table.of(rank).call.name for rank in circle}) == 1
-            is_part = len(circle) < table.size
-            culprits = tuple(sorted(circle)) if same_call and is_part else ()
-            return [Hypothesis(partial(explain, circle=circle), CERTAINTY, culprits)]
+            if len({table.of(rank).call.name for rank in circle}) == 1:
+                is_part = len(circle) < table.size and bool(table.line(*circle))
+                return [
+                    Hypothesis(partial(explain, circle=circle), CERTAINTY, tuple(sorted(circle) * is_part))
+                ]
+            wanted = {rank: mates for rank in circle if (mates := _wanted_by(table, rank))}
+            unusual = [rank for rank in wanted if not _has_usual_peer(table, rank)]
+            culprits = (unusual[0],) if len(unusual) == 1 else ()
+            return [
+                Hypothesis(partial(explain_wrong_peer, circle=circle, wanted=wanted), CERTAINTY, culprits)
+            ]
     return []
 
 
-def explain(table: CallTable, blamed: Ranks, circle: Sequence[int]) -> Diagnosis:
+def _wanted_by(table: CallTable, rank: int) -> tuple[int, ...]:
+    """Return the ranks that wait to meet ``rank`` in the other half of its call."""
+    halves = {"send", "recv"}
+    return tuple(
+        wait.rank
+        for wait in table.waits
+        if wait.peer == rank and {table.of(rank).call.name, table.of(wait.rank).call.name} == halves
+    )
+
+
+def _has_usual_peer(table: CallTable, rank: int) -> bool:
+    """Return whether the peers of at least two other ranks in the same call are as far from them."""
+    own = table.wait_by_rank[rank]
+    distances = [
+        (wait.peer - wait.rank) % table.size
+        for wait in table.waits
+        if wait.peer >= 0
+        and (wait.line, table.of(wait.rank).call.name) == (own.line, table.of(rank).call.name)
+    ]
+    return len(distances) > 2 and len(set(distances)) == 1
+
+
+def _steps(table: CallTable, circle: Sequence[int]) -> dict[int, str]:
     steps = {}
     for rank in circle:
         call = table.of(rank).call
-        steps[rank] = (
-            f"{call.name.replace('recv', 'receive')}s {to_peer(call, call.name)}{at_place(table, rank)}"
-        )
+        name = call.name.replace("recv", "receive")
+        steps[rank] = f"{name}s {to_peer(call, call.name)}{at_place(table, rank)}"
+    return steps
+
+
+def _listing(steps: Mapping[int, str]) -> str:
     listing = ", ".join(f"rank {rank} {step}" for rank, step in list(steps.items())[:MOST_LINES])
-    listing += " and so on" if len(steps) > MOST_LINES else ""
-    calls = {table.of(rank).call.name for rank in circle}
-    subject = ranks_in_words(circle)
-    if len(calls) > 1:
-        sentence = f"{subject} wait for each other in sends and receives: {listing}; "
-        sentence += "nothing shows which of them is wrong"
-        remedy = "let each send name as dst who receives it, and each recv as src who sends it"
-        return blame(table, Verdict.MISMATCH, sentence, {}, remedy)
-    first, second = ("send", "receive") if calls == {"send"} else ("receive", "send")
-    sentence = f"{subject} wait for each other: each {first}s before it {second}s: {listing}"
+    return listing + (" and so on" if len(steps) > MOST_LINES else "")
+
+
+def explain(table: CallTable, blamed: Ranks, circle: Sequence[int]) -> Diagnosis:
+    steps = _steps(table, circle)
+    is_sent = table.of(circle[0]).call.name == "send"
+    first, second = ("send", "receive") if is_sent else ("receive", "send")
+    sentence = f"{ranks_in_words(circle)} wait for each other: each {first}s before it {second}s: "
     remedy = f"let one of each two {second} first, or begin both with batch_isend_irecv"
+    if not table.line(*circle):
+        remedy += f"; or compare how often each of them {first}s in a turn: one may have left out a {second}"
     whys = {rank: f"it {steps[rank]}" for rank in blamed}
-    return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
+    return blame(table, Verdict.MISMATCH, sentence + _listing(steps), whys, remedy)
+
+
+def explain_wrong_peer(
+    table: CallTable, blamed: Ranks, circle: Sequence[int], wanted: Mapping[int, tuple[int, ...]]
+) -> Diagnosis:
+    steps = _steps(table, circle)
+    halves = {"send": "receive from", "recv": "send to"}
+    whys = {}
+    for rank, mates in wanted.items():
+        half = halves[table.of(rank).call.name]
+        whys[rank] = f"it {steps[rank]}, while {ranks_in_words(mates)} wait{verb_s(mates)} to {half} it"
+    sentence = f"{ranks_in_words(circle)} wait for each other in sends and receives: {_listing(steps)}; "
+    if blamed:
+        sentence += f"rank {blamed[0]} names another rank than the one that it meets"
+    else:
+        either = ", or ".join(f"rank {rank}: {why}" for rank, why in list(whys.items())[:MOST_LINES])
+        sentence += f"the wrong one is either {either}"
+    remedy = "let each send name as dst who receives it, and each recv as src who sends it"
+    return blame(table, Verdict.MISMATCH, sentence, {rank: whys[rank] for rank in blamed}, remedy)
