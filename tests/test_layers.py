@@ -53,8 +53,10 @@ LAYERS = {
 }
 """Side and layer of every package; a package is a folder or a file right under clusterrun/."""
 APART_MAY_USE = {"lab": {"model", "system", "atomic_file"}, "training": {"model"}, "rank_hooks": set()}
-MAY_USE_WHAT_IS_APART = {"cli": {"lab"}, "executor": {"training"}}
+MAY_USE_WHAT_IS_APART = {"cli": {"lab"}, "executor": {"training"}, "monitor": {"rank_hooks"}}
 """Only the command line opens the lab, in a subcommand (and `python -m` may open any command).
+
+A look at a foreign rank reads its source as the prelude does.
 
 A function's ranks run `training/function.py`, and the executor reads what it writes.
 """

@@ -272,7 +272,7 @@ class CallTable:
             is_known = len(counts) == 1 or (len(equal) > 1 and len(equal) + 1 == len(counts))
             missing = fewer if is_known else ()
             return Call(rank.rank, "", 0, HALF, line=line, missing=missing)
-        if call.name == "store":
+        if call.name == "store" and not self.by_stacks:
             setting = self.setters(rank) or tuple(
                 other.rank for other in self.ranks if other.call.name != "store"
             )
@@ -311,9 +311,10 @@ class CallTable:
         idle = rank.process.idle
         at = rank.clock - idle if idle >= rank.process.seconds else 0.0
         root = rank.call.root if rank.call.rooted == place.operation else -1
-        return Call(
-            rank.rank, "", 0, place.operation, at=at, root=root, line=place.line, missing=tuple(outside)
-        )
+        operation = place.operation
+        if rank.call.name == "store":
+            operation = f"{operation} of key {rank.call.key or rank.call.key_source}"
+        return Call(rank.rank, "", 0, operation, at=at, root=root, line=place.line, missing=tuple(outside))
 
     @staticmethod
     def _is_outside(rank: RankSnapshot) -> bool:

@@ -47,6 +47,17 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
             frame, _, error = handles.partition(": ")
             block = f"rank {culprit.rank} is in an except or finally block"
             handling.append(f"{block}, after {cut(error)} at {short(frame)}")
+    in_block = [rank for rank in table.living if rank.stacks.block]
+    if len(in_block) < len(table.living):
+        for rank in in_block[:MOST_GROUPS]:
+            frame, _, block = rank.stacks.block.rpartition(": ")
+            noun = block if " after " in block else f"the {block} block"
+            late = ": an error that led it there is printed only after it" if block == "finally" else ""
+            handling.append(f"rank {rank.rank} is in {noun} at {short(frame)}{late}")
+    culprits_in_block = {rank.rank for rank in in_block} & {culprit.rank for culprit in diagnosis.culprits}
+    if handling and culprits_in_block:
+        remedy = "print the error before that block makes a collective, or let it make none; or "
+        diagnosis = replace(diagnosis, remedy=remedy + diagnosis.remedy)
     evidence = (*diagnosis.evidence, *handling, *lacking, *circumstances(table))
     return replace(diagnosis, groups=stack_groups(table), evidence=evidence)
 

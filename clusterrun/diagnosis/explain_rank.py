@@ -133,8 +133,7 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
     if rank.call.name == "store":
         name = rank.call.key or rank.call.key_source
         key = f"the key {name}" if name else "a key"
-        setting = [entry.split("\t")[:2] for entry in rank.call.sets]
-        lines = [f"{short(line)} sets {key_set}" for line, key_set in setting if key_set != name]
+        lines = key_lines(rank)
         call_lines = f"; {' and '.join(lines[:MOST_THREADS])}" if lines and not rank.call.key else ""
         why = f"it waits for {key} of the store{where}{call_lines}{_others(rank)}"
         return Reason(why, "which rank sets that key, under which name and condition? compare both")
@@ -200,6 +199,14 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             "what should make that condition false? give the loop a limit, and let it print what it waits for"
         )
     return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", remedy, lacks_thread)
+
+
+def key_lines(rank: RankSnapshot) -> list[str]:
+    """Return ``train.py:33 sets f'loss_{step}'`` for the lines near a rank that set other keys of a store."""
+    setting = [entry.split("\t")[:2] for entry in rank.call.sets]
+    return [
+        f"{short(line)} sets {key}" for line, key in setting if key != (rank.call.key or rank.call.key_source)
+    ]
 
 
 def _kernel_wait(function: str) -> str:

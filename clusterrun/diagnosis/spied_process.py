@@ -39,6 +39,9 @@ _ROOTS = {
 _PEERS = {"send": "dst", "recv": "src"}
 _NUMBER = re.compile(r"-?\d{1,9}")
 _ADDRESS = re.compile(r"""\(["']([^"']+)["'], (\d+)\)""")
+# A text of py-spy that is neither cut nor escaped, and an object whose kind is named like an error.
+_TEXT = re.compile(r'"[^"\\]*(?<!\.\.\.)"')
+_ERROR = re.compile(r"<(\w*(?:Error|Exception|Interrupt|SystemExit)) at 0x")
 _RANKS = re.compile(r"[\[(](\d+(?:, \d+)*)[\])]")
 _GROUP_VARIABLES = ("group", "process_group")
 _WRAPPER = "_exception_logger.<locals>.wrapper"
@@ -68,6 +71,9 @@ class SpiedProcess:
     # the lock file of a torch extension's build, which the main thread waits for; '' if it does not
     lock: str = ""
     connects: str = ""  # ``HOST:PORT`` of the connection that the thread waits for; '' if it waits for none
+    # numbers and texts among the variables of the user's innermost frame
+    values: tuple[tuple[str, str | int], ...] = ()
+    errors: tuple[tuple[str, str], ...] = ()  # a frame, and the kind of an error that a variable of it holds
 
 
 def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> SpiedProcess:
@@ -108,9 +114,30 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
             rank=_rank(frames),
             lock=_lock(frames) if polls_for_lock_file(stack) else "",
             connects=_connects(frames),
+            values=_values(frames),
+            errors=_errors(frames),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return SpiedProcess()
+
+
+def _values(frames: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str | int], ...]:
+    user_frame = next((frame for frame in frames if not is_library(_stack([frame])[0])), {})
+    values: list[tuple[str, str | int]] = []
+    for name, value in _local_values(user_frame).items():
+        if _NUMBER.fullmatch(value):
+            values.append((name, int(value)))
+        elif _TEXT.fullmatch(value):
+            values.append((name, value[1:-1]))
+    return tuple(values)
+
+
+def _errors(frames: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    errors = []
+    for frame in frames:
+        kinds = [match[1] for value in _local_values(frame).values() if (match := _ERROR.match(value))]
+        errors += [(_stack([frame])[0], kind) for kind in kinds[:1]]
+    return tuple(errors)
 
 
 def _connects(frames: Sequence[Mapping[str, Any]]) -> str:

@@ -6,6 +6,7 @@ is read a second time with its native frames, which stops it for some millisecon
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import os
@@ -21,6 +22,7 @@ from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnaps
 from clusterrun.diagnosis.job_looks import NO_PYTHON, NOT_INSTALLED, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
 from clusterrun.diagnosis.stacks import (
+    STORE_WAIT,
     TOGETHER,
     Doing,
     frame_of_worker,
@@ -45,6 +47,7 @@ from clusterrun.monitor.job_processes import (
 )
 from clusterrun.monitor.process_sample import read_sample, used
 from clusterrun.monitor.sampling import count, use_between
+from clusterrun.monitor.script_lines import open_block, parsed, store_call
 from clusterrun.monitor.torch_dumps import servers_of, stacks_of_servers, with_flight_records
 
 # Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
@@ -298,6 +301,12 @@ class JobLooker:
         thread_waits: tuple[ThreadWait, ...] = ()
         if last.connects:
             thread_waits = (ThreadWait("connect", location(last.main).frame, last.connects),)
+        place, call, block = location(last.main, last.native), last.call, ""
+        if place.operation == STORE_WAIT and place.frame:
+            tree = within_limit(lambda: parsed(pid, place.frame), ast.Module([], []))
+            call = store_call(tree, place.frame, dict(last.values))
+        if place.doing in TOGETHER:
+            block = within_limit(lambda: open_block(pid, last), "")
         waits = location(first.main).doing in TOGETHER
         is_still = _is_still(before, after)
         changed = bool(first.main and last.main) and not is_still and not _is_same(first, last)
@@ -312,8 +321,9 @@ class JobLooker:
                 threads=last.threads,
                 waits=thread_waits,
                 native=last.native,
+                block=block,
             ),
-            call=last.call,
+            call=call,
             request=request,
             clock=time.time(),
             quiet=max(0.0, time.time() - after.output[1]) if after.output[1] else -1.0,

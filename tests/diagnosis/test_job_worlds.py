@@ -586,6 +586,27 @@ def test_nobody_is_blamed_if_stacks_do_not_decide(ranks: tuple[SeenRank, ...]) -
     assert "stacks alone do not show which of them is wrong" in diagnosis.message
 
 
+def test_the_key_that_a_rank_waits_for_and_the_lines_that_set_keys_are_shown() -> None:
+    call = MainCall("store", key="w_20_4", sets=("/home/me/train.py:10\tf'w_{step}_{rank}'",))
+    ranks = [sampled(rank, stack=BARRIER) for rank in range(3)]
+    diagnosis = verdict(*ranks, sampled(3, stack=LINE, native=STORE, call=call))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
+    assert "of key w_20_4" in diagnosis.message
+    assert "train.py:10 sets f'w_{step}_{rank}'" in diagnosis.message
+
+
+@pytest.mark.parametrize(("block", "culprits"), [("except ValueError", [1, 3]), ("finally", []), ("", [])])
+def test_the_ranks_that_an_error_led_elsewhere_are_named(block: str, culprits: list[int]) -> None:
+    late = []
+    for number in (1, 3):
+        rank = sampled(number, stack=BARRIER)
+        stacks = replace(rank.snapshot.stacks, block=f"/home/me/train.py:40 main: {block}" if block else "")
+        late.append(replace(rank, snapshot=replace(rank.snapshot, stacks=stacks)))
+    diagnosis = verdict(sampled(0), sampled(2), *late)
+    assert [culprit.rank for culprit in diagnosis.culprits] == culprits
+    assert any("is in the" in line for line in diagnosis.evidence) is bool(block)
+
+
 def test_the_root_of_a_broadcast_waits_for_the_culprit_and_others_have_left_it() -> None:
     backward = (f"{LIBRARY}/torch/autograd/graph.py:979 _engine_run_backward", "/home/me/train.py:7 x")
     root = MainCall(function="broadcast", rooted="broadcast", root=0, is_of_all=True)

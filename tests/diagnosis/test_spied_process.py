@@ -69,6 +69,14 @@ def test_a_collective_shows_its_place_the_steps_of_the_script_and_native_frames(
     assert location(stacks.main).operation == "all_reduce"
 
 
+def test_plain_variables_of_the_script_and_errors_are_read() -> None:
+    guard = frame("Guard.__exit__", "/home/me/guard.py", 4, kind="<type at 0x7>", error="<KeyError at 0x7>")
+    step = frame("step", "/home/me/train.py", 9, i="20", mode='"abc"', cut='"abc..."', x="<Tensor at 0x7>")
+    stacks = spied(frame("wait", f"{TORCH}/x.py", 3, timeout="5"), step, guard)
+    assert stacks.values == (("i", 20), ("mode", "abc"))
+    assert stacks.errors == (("/home/me/guard.py:4 Guard.__exit__", "KeyError"),)
+
+
 @pytest.mark.parametrize(
     ("function", "values", "passed", "call"),
     [

@@ -10,10 +10,11 @@ are compared instead. Nobody is blamed if a rank is in a send, a receive or a st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from clusterrun.diagnosis.calls import LOCK, Call, CallTable
+from clusterrun.diagnosis.calls import LOCK, CallTable
+from clusterrun.diagnosis.explain_rank import key_lines
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, MOST_FRAMES, STORE_WAIT, Doing, short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
@@ -32,19 +33,32 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     if table.awaited.difference(table.by_rank):
         return []  # ranks of nodes that did not answer
-    vote = RankVote({rank: (waits[rank].operation, waits[rank].line) for rank in living})
+    places = {rank: f"{waits[rank].operation} at {waits[rank].line}" for rank in living}
+    vote = RankVote(places)
     if vote.is_unanimous or any(waits[rank].operation in (GPU_WAIT, LOCK) for rank in living):
         return []
-    sides = [(waits[ranks[0]], ranks) for _, ranks in vote.sides]
+    if all(waits[rank].peer >= 0 for rank in living) and table.is_crossed:
+        return []  # ``circle.py`` compares their pairs.
+    # In the loop of a library all ranks are in one line of the script. The library's frames tell them apart.
+    is_parted = len({waits[rank].line for rank in living}) == 1
     odd: tuple[int, ...] = ()
-    if not any(call.peer >= 0 or call.operation == STORE_WAIT for call, _ in sides):
+    if not any(waits[rank].peer >= 0 or waits[rank].operation.startswith(STORE_WAIT) for rank in living):
+        sides = [ranks for _, ranks in vote.sides]
         odd = _odd(table, sides)
+        odd = odd or _odd(table, [ranks for ranks in sides if waits[ranks[0]].root not in ranks])
         if not odd:
-            odd = _odd(table, [(call, ranks) for call, ranks in sides if call.root not in ranks])
+            odd = _odd(table, [ranks for _, ranks in RankVote(_parted(table)).sides])
+            is_parted = is_parted or bool(odd)
         if not odd:
-            parted = RankVote(_parted(table))
-            odd = _odd(table, [(waits[ranks[0]], ranks) for _, ranks in parted.sides])
-    return [Hypothesis(partial(explain_different_places, sides=sides), CERTAINTY, odd)]
+            # Errors led these ranks to their call. The others make the usual one.
+            blocks = {rank.rank: rank.stacks.block for rank in table.living}
+            erring = [rank for rank, block in blocks.items() if block and not block.endswith(": finally")]
+            odd = next((ranks for ranks in sides if list(ranks) == erring), ())
+    if is_parted:
+        places.update(
+            (rank, f"{places[rank]} by way of {short(frame)}") for rank, frame in _parted(table).items()
+        )
+    return [Hypothesis(partial(explain_different_places, places=places), CERTAINTY, odd)]
 
 
 def _parted(table: CallTable) -> dict[int, str]:
@@ -58,48 +72,36 @@ def _parted(table: CallTable) -> dict[int, str]:
     return {}
 
 
-def _odd(table: CallTable, sides: Sequence[tuple[Call, tuple[int, ...]]]) -> tuple[int, ...]:
+def _odd(table: CallTable, sides: Sequence[Ranks]) -> Ranks:
     """Return the ranks that differ from the largest side, if the calls of the sides can be compared."""
-    vote = RankVote({rank: index for index, (_, ranks) in enumerate(sides) for rank in ranks})
+    vote = RankVote({rank: index for index, ranks in enumerate(sides) for rank in ranks})
     known_of_all = [
         rank
-        for _, ranks in sides
+        for ranks in sides
         for rank in ranks
         if table.of(rank).call.is_of_all or table.location(rank).doing is Doing.RENDEZVOUS
     ]
-    is_known = len(sides) == 2 and len(known_of_all) == sum(len(ranks) for _, ranks in sides)
+    is_known = len(sides) == 2 and len(known_of_all) == sum(map(len, sides))
     lone = vote.lone()
     if lone >= 0:
         is_known = lone in known_of_all or table.wait_by_rank[lone].operation == BACKWARD
     return vote.odd if is_known else ()
 
 
-def explain_different_places(
-    table: CallTable, blamed: Ranks, sides: Sequence[tuple[Call, Ranks]]
-) -> Diagnosis:
-    # In the loop of a library all ranks are in one line of the script. The library's frames tell them apart.
-    parted = _parted(table) if len({call.line for call, _ in sides}) == 1 else {}
-    places = {}
-    for call, ranks in sides:
-        place = f"{call.operation} at {call.line}"
-        if ranks[0] in parted:
-            place += f" by way of {short(parted[ranks[0]])}"
-        places[ranks] = place
-    lines = [f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {place}" for ranks, place in places.items()]
-    sentence = "ranks wait for each other in different calls: " + "; ".join(lines[:MOST_LINES])
-    usual_wait = next(line for (_, ranks), line in zip(sides, lines) if not set(ranks) <= set(blamed))
-    whys = {
-        rank: f"it waits in {place}, where {usual_wait}"
-        for ranks, place in places.items()
-        for rank in ranks
-        if rank in blamed
-    }
+def explain_different_places(table: CallTable, blamed: Ranks, places: Mapping[int, str]) -> Diagnosis:
+    sides = RankVote(places).sides
+    lines = {ranks: f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {place}" for place, ranks in sides}
+    sentence = "ranks wait for each other in different calls: " + "; ".join([*lines.values()][:MOST_LINES])
+    usual_wait = next(line for ranks, line in lines.items() if not set(ranks) <= set(blamed))
+    whys = {rank: f"it waits in {places[rank]}, where {usual_wait}" for rank in blamed}
     if not whys:
         sentence += ": stacks alone do not show which of them is wrong"
     remedy = (
         "let every rank call the same collectives in the same order: compare the conditions of these lines."
     )
-    stored = [call.line for call, _ in sides if call.operation == STORE_WAIT]
+    stored = [wait for wait in table.waits if wait.operation.startswith(STORE_WAIT)]
     if stored:
-        remedy = f"which rank sets the key that {stored[0]} waits for, under which name and condition?"
+        setting = key_lines(table.of(stored[0].rank))[:MOST_LINES]
+        sentence += f"; {'; '.join(setting)}" if setting else ""
+        remedy = f"which rank sets the key that {stored[0].line} waits for, under which name and condition?"
     return blame(table, Verdict.MISMATCH, sentence, whys, f"{remedy} {MORE_IS_SEEN}")

@@ -90,7 +90,7 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
         where = f" at {lines.pop()}" if len(lines) == 1 else ""
         unknown = sorted({rank.rank for rank in table.living}.difference(table.wait_by_rank))
         subject = ranks_in_words(table.wait_by_rank) if unknown else "all ranks"
-        if are_together and {wait.operation for wait in stuck} == {STORE_WAIT}:
+        if are_together and all(wait.operation.startswith(STORE_WAIT) for wait in stuck):
             sentence = f"all ranks wait for a key of the store{where}, so no rank is left that sets it"
             remedy = (
                 "which line sets that key, and on which rank? It was not run: an if around it, or another key"

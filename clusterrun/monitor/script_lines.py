@@ -1,0 +1,104 @@
+"""Read from the source of a rank which key of a store it waits for, and in which ``finally`` block it is."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Mapping
+
+from clusterrun.diagnosis.evidence import MainCall
+from clusterrun.diagnosis.spied_process import SpiedProcess
+from clusterrun.diagnosis.stacks import function_of, is_library, line_of
+from clusterrun.rank_hooks.clusterrun_script_source import (
+    FUNCTIONS,
+    MOST_OF_A_KEY,
+    STORE_SETS,
+    STORE_WAITS,
+    own_nodes,
+    texts_of,
+)
+
+MOST_SOURCE = 2 << 20
+MOST_SETS = 4
+_EXITS = ("__exit__", "__aexit__")
+
+
+def parsed(pid: int, frame: str) -> ast.Module:
+    """Return the syntax tree of the file of a frame, as process ``pid`` sees it; empty if unreadable."""
+    path = line_of(frame).rpartition(":")[0]
+    folder = f"/proc/{pid}/root" if path.startswith("/") else f"/proc/{pid}/cwd/"
+    try:
+        handle = os.open(folder + path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            return ast.parse(file.read(MOST_SOURCE))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> MainCall:
+    """Return the wait for a store's key in the line of ``frame``, and the lines of the file that set keys.
+
+    ``values`` are the frame's variables. Keys that need other variables have their source only.
+    """
+    path, _, number = line_of(frame).rpartition(":")
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    owned = [(node, node.func) for node in calls if isinstance(node.func, ast.Attribute)]
+    ways = [way.strip(".(") for way in STORE_WAITS]
+    waits = [
+        (node, function)
+        for node, function in owned
+        if function.attr in ways and node.lineno <= int(number) <= (node.end_lineno or node.lineno)
+    ]
+    if len(waits) != 1:
+        return MainCall()
+    ((wait, function),) = waits
+    store, keys = ast.unparse(function.value), texts_of(wait.args[0], values)
+    sets = (
+        f"{path}:{node.lineno}\t{ast.unparse(node.args[0])[:MOST_OF_A_KEY]}"
+        for node, setter in owned
+        if setter.attr in STORE_SETS and ast.unparse(setter.value) == store
+    )
+    return MainCall(
+        name="store",
+        key=", ".join(keys)[:MOST_OF_A_KEY] if all(keys) else "",
+        key_source=ast.unparse(wait.args[0])[:MOST_OF_A_KEY],
+        sets=tuple(sets)[:MOST_SETS],
+    )
+
+
+def open_block(pid: int, spied: SpiedProcess) -> str:
+    """Return ``FRAME: BLOCK`` of the innermost block that an error may have led to; '' for none.
+
+    A look cannot read the error itself. A variable of the block's frame may hold it.
+    """
+    errors = dict(spied.errors)
+    for frame in spied.main:
+        if function_of(frame) in _EXITS and frame in errors:
+            return f"{frame}: {function_of(frame)} after {errors[frame]}"
+        if is_library(frame):
+            continue
+        block = block_around(parsed(pid, frame), int(line_of(frame).rpartition(":")[2]))
+        if block:
+            error = errors.get(frame, "") if block.startswith("except") else ""
+            return f"{frame}: {f'except {error}' if error else block}"
+    return ""
+
+
+def block_around(tree: ast.Module, number: int) -> str:
+    """Return ``finally`` or ``except ERROR`` for the innermost such block around a line; '' for none."""
+    scope: ast.AST = tree
+    for node in ast.walk(tree):  # outer functions come first
+        if isinstance(node, FUNCTIONS) and node.lineno <= number <= (node.end_lineno or 0):
+            scope = node
+    blocks = []
+    for node, _ in own_nodes(scope):
+        if isinstance(node, ast.Try) and node.finalbody:
+            blocks.append((node.finalbody, "finally"))
+        elif isinstance(node, ast.ExceptHandler):
+            blocks.append((node.body, f"except {ast.unparse(node.type)}" if node.type else "except"))
+    around = [
+        (body[0].lineno, name)
+        for body, name in blocks
+        if body[0].lineno <= number <= (body[-1].end_lineno or 0)
+    ]
+    return max(around, default=(0, ""))[1]

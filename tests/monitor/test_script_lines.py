@@ -1,0 +1,75 @@
+"""The source of a rank shows the key that it waits for, and the block that an error led it to."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterrun.diagnosis.evidence import MainCall
+from clusterrun.diagnosis.spied_process import SpiedProcess
+from clusterrun.monitor.script_lines import block_around, open_block, parsed, store_call
+
+SCRIPT = """\
+def exchange(step, rank):
+    store.set(f"weights_{step}_{rank}", "x")
+    others.add(step)
+    return store.get(
+        f"weights_{step}_{step + 1}")
+
+def main():
+    try:
+        exchange(1, 2)
+    except ValueError as error:
+        def fallback():
+            return leave()
+        fallback()
+    finally:
+        leave()
+    leave()
+"""
+
+
+@pytest.mark.parametrize(("values", "key"), [({"step": 3}, "weights_3_4"), ({}, ""), ({"step": "it"}, "")])
+def test_the_key_is_built_from_the_variables_of_the_frame(values: dict[str, object], key: str) -> None:
+    assert store_call(ast.parse(SCRIPT), "/me/train.py:4 exchange", values) == MainCall(
+        name="store",
+        key=key,
+        key_source="f'weights_{step}_{step + 1}'",
+        sets=("/me/train.py:2\tf'weights_{step}_{rank}'",),
+    )
+
+
+def test_a_line_without_one_wait_shows_no_key() -> None:
+    assert store_call(ast.parse(SCRIPT), "/me/train.py:2 exchange", {}) == MainCall()
+
+
+@pytest.mark.parametrize(
+    ("line", "block"),
+    [(9, ""), (12, ""), (13, "except ValueError"), (15, "finally"), (16, "")],
+)
+def test_the_innermost_block_of_the_function_is_found(line: int, block: str) -> None:
+    assert block_around(ast.parse(SCRIPT), line) == block
+
+
+def test_a_variable_shows_the_kind_of_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    inner, outer = f"{path}:5 exchange", f"{path}:13 main"
+    exits = "/home/me/guard.py:9 Guard.__exit__"
+    main = (inner, outer)
+    assert open_block(os.getpid(), SpiedProcess(main=main)) == f"{outer}: except ValueError"
+    named = SpiedProcess(main=main, errors=((outer, "UnicodeError"),))
+    assert open_block(os.getpid(), named) == f"{outer}: except UnicodeError"
+    guarded = SpiedProcess(main=(exits, *main), errors=((exits, "KeyError"),))
+    assert open_block(os.getpid(), guarded) == f"{exits}: __exit__ after KeyError"
+
+
+@pytest.mark.parametrize("content", [None, "def (", "\0"])
+def test_a_file_that_cannot_be_read_shows_nothing(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "train.py"
+    if content is not None:
+        path.write_text(content)
+    assert not parsed(os.getpid(), f"{path}:1 main").body
