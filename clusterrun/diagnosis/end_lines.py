@@ -80,8 +80,10 @@ _HOROVOD = re.compile(r"^Process (\d+) exit with status code (\d+)\.")
 _MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on (signal \d+ \(.*?\))")
 _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+)")
 # Intel MPI and MPICH: the rank on one line, its end on the next.
-_HYDRA_RANK = re.compile(r"^=\s+RANK (\d+) PID \d+ RUNNING AT (\S+)")
+_HYDRA_RANK = re.compile(r"^=\s+(?:RANK (\d+) )?PID (\d+) RUNNING AT (\S+)")
 _HYDRA_END = re.compile(r"^=\s+(?:KILLED BY SIGNAL: (\d+ \(.*\))|EXIT (?:CODE|STATUS): (\d+))")
+# Handlers of programs that Slurm preempts or ends.
+_HANDLED = re.compile(r"Caught signal \S+ on (\S+): this job is (preempted|timed-out)")
 _JAX = re.compile(
     r"/job:\w+/replica:\d+/task:(\d+) has been set to ERROR in coordination service: \w+: (.*?\.)"
 )
@@ -93,7 +95,7 @@ _ENDED_WITH = re.compile(
     r"(?i)\b(?:exit(?:ed|s)?|terminated|returned|failed|finished|crashed|died|killed|ended|aborted)\b.{0,40}?"
     r"(?:\b(?:exit ?|return ?)?(?:code|status)[ :=]{0,3}(?P<code>-?\d{1,3})\b(?!\.\d)"
     r"|\bsignal\W{1,3}(?P<number>\d{1,2})\b|\b(?P<name>SIG[A-Z]{3,4})\b)"
-    r"|\bSignal (?P<raised>\d{1,2}) raised\b"
+    r"|\bSignal (?P<raised>\d{1,2}) raised\b|\bSIG[A-Z]{3,4}\((?P<handled>\d{1,2})\), PID: "
 )
 # The handlers of Open MPI and UCX, in the process that crashed.
 _CRASHED = re.compile(
@@ -113,7 +115,7 @@ _MPI_ENDS = re.compile(
 _MPI_PEER = re.compile(r"unexpectedly disconnected.*Peer host:\s+(\S+)")
 _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
-MOST_MESSAGE_LINES = 8
+MOST_MESSAGE_LINES = 30
 MOST_MESSAGE = 300
 NOT_STARTED = (EndKind.START, EndKind.CONTAINER)
 WHOLE_JOB = (EndKind.NODE, EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED, EndKind.REQUEUED)
@@ -150,18 +152,19 @@ def end_in_words(line: str, order: int) -> EndLine | None:
     if not (match := _ENDED_WITH.search(line)):
         return None
     code = int(match["code"] or 0)
-    if number := match["number"] or match["raised"]:
+    if number := match["number"] or match["raised"] or match["handled"]:
         code = -int(number)
     elif match["name"]:
         code = -int(getattr(signal, match["name"].upper(), 0))
     code = _of_shell(code)
-    if code in (0, -signal.SIGTERM) or not -64 < code < 256 or _OF_REQUEST.search(line):
+    if code == 0 or not -64 < code < 256 or _OF_REQUEST.search(line):
         return None
     ranks = tuple(int(rank) for rank in _RANK.findall(line)[:1])
     message = code_in_words(code) if ranks else f"a process {code_in_words(code)}"
     if local := _LOCAL_RANK.search(line):
         message = f"a rank {code_in_words(code)}, with local rank {local[1]}"
     kind = EndKind.EXIT if code > 0 else EndKind.SIGNAL
+    kind = EndKind.OUTSIDE if code == -signal.SIGTERM else kind
     return EndLine(kind, message, line.strip(), ranks, order=order, is_report=bool(ranks))
 
 
@@ -172,7 +175,7 @@ class EndLines:
         self.ends: list[EndLine] = []
         # The order of the last line that Slurm ended the whole job; 0 without one.
         self.whole_job_ended = 0
-        self._mpi_rank, self._mpi_node = -1, ""
+        self._mpi_rank, self._mpi_node, self._mpi_process = -1, "", ""
         self._is_below_deepspeed = False
         self._is_terminating = False
         # Whether Slurm ended the job for a reason of its own: ranks that end after that are no cause.
@@ -180,6 +183,11 @@ class EndLines:
         self._container: list[str] = []
         # The lines of a message of Open MPI, until it ends.
         self._message: list[str] | None = None
+
+    @property
+    def is_in_message(self) -> bool:
+        """Return whether the newest line belongs to a message of Open MPI."""
+        return bool(self._message)
 
     def hear(self, order: int, text: str) -> bool:
         """Read one line. Return whether it is about an end."""
@@ -263,6 +271,9 @@ class EndLines:
             )
         if match := _SHELL_KILLED.search(text):
             return EndLine(EndKind.SIGNAL, f"a program of the batch script ended: {match[1]}", line)
+        if match := _HANDLED.search(text):
+            kind = EndKind.PREEMPTED if match[2] == "preempted" else EndKind.TIME_LIMIT
+            return EndLine(kind, _WORDS[kind], line, node=match[1])
         if match := _DEEPSPEED.search(text):
             self._is_below_deepspeed = True
             code = int(match[1])
@@ -275,19 +286,22 @@ class EndLines:
             kind = EndKind.ENDED_BY_OTHERS if code == -signal.SIGTERM else kind
             return EndLine(kind, code_in_words(code), line, (rank,), is_report=True)
         if match := _MPI_SIGNAL.search(text):
-            return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
+            return _by_signal(match, line)
         if match := _JAX.search(text):
             rank = int(match[1])
             return EndLine(EndKind.EXIT, f"is lost to jax: {match[2]}", line, (rank,), is_report=True)
         if match := _MPI_ABORT.search(text):
             return EndLine(EndKind.EXIT, "called MPI_Abort", line, (int(match[1]),))
         if match := _HYDRA_RANK.match(line):
-            self._mpi_rank, self._mpi_node = int(match[1]), match[2]
-        elif (match := _HYDRA_END.match(line)) and self._mpi_rank >= 0:
-            first, self._mpi_rank = self._mpi_rank, -1
+            self._mpi_rank, self._mpi_node = int(match[1] or -1), match[3]
+            self._mpi_process = "" if match[1] else f"process {match[2]} "
+        elif (match := _HYDRA_END.match(line)) and self._mpi_node:
+            ranks = (self._mpi_rank,) if self._mpi_rank >= 0 else ()
             message = f"was ended by signal {match[1]}" if match[1] else f"exited with code {match[2]}"
-            kind = EndKind.SIGNAL if match[1] else EndKind.EXIT
-            return EndLine(kind, message, line, (first,), self._mpi_node)
+            kind = EndKind.SIGNAL if match[1] or int(match[2]) > 128 else EndKind.EXIT
+            end = EndLine(kind, self._mpi_process + message, line, ranks, self._mpi_node)
+            self._mpi_rank, self._mpi_node = -1, ""
+            return end
         if match := _MPI_NAME.match(text):
             self._mpi_rank = int(match[1])
         elif (match := _MPI_CODE.match(text)) and self._mpi_rank >= 0:
@@ -299,10 +313,13 @@ class EndLines:
         """Return the end that a message of Open MPI reports, at the line of dashes below it."""
         if not _MPI_RULE.match(line):
             if self._message is not None:
-                self._message = [*self._message[: MOST_MESSAGE_LINES - 1], line]
+                self._message.append(line)
+                self._message = self._message if len(self._message) < MOST_MESSAGE_LINES else None
             return None
-        message = " ".join(self._message or ())
-        self._message = [] if self._message is None else None
+        lines, self._message = self._message or [], [] if self._message is None else None
+        message = " ".join(lines)
+        if (match := _MPI_SIGNAL.search(message)) and not any(map(_MPI_SIGNAL.search, lines)):
+            return _by_signal(match, message[:MOST_MESSAGE])
         if peer := _MPI_PEER.search(message):
             sentence = f"an MPI process of node {peer[1]} ended: another one lost the connection to it"
             return EndLine(EndKind.EXIT, sentence, message[:MOST_MESSAGE], node=peer[1])
@@ -329,6 +346,11 @@ class EndLines:
             kind = EndKind.ENDED_BY_OTHERS if is_ended else EndKind.SIGNAL
             return EndLine(kind, f"exited with exit code {code}: signal {number}", line, ranks, node)
         return EndLine(EndKind.EXIT, what[:1].lower() + what[1:], line, ranks, node)
+
+
+def _by_signal(match: re.Match[str], line: str) -> EndLine:
+    """Return the end of a rank by the words of mpirun."""
+    return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
 
 
 def _ranks(text: str) -> tuple[int, ...]:

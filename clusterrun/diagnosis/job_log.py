@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
-from clusterrun.diagnosis.known_errors import NCCL_FAILED, ROWS, meaning
+from clusterrun.diagnosis.known_errors import NCCL_FAILED, NPU_FAILED, ROWS, meaning
 from clusterrun.diagnosis.log_lines import LOGGED_RANK, LineSplitter, LogLine
 from clusterrun.diagnosis.printed_errors import (
     RANK_MARK,
@@ -61,6 +61,9 @@ MOST_LAST_LINES = 5
 # Lines at the end of a log that are searched for what looks like an error, and the most that are shown.
 LINES_OF_TAIL = 300
 MOST_SUSPECTS = 3
+# Lines before and behind an error that are searched for what belongs to it, and the most that are shown.
+LINES_BEFORE, LINES_BEHIND = 30, 12
+MOST_NEAR = 2
 # Characters of an exception without a traceback.
 MOST_EXCEPTION = 400
 # Lines at the beginning of a file by which another attempt of the job is recognized.
@@ -96,6 +99,11 @@ _GOES_ON = re.compile(
     r"(?i)\b(?:(?:re)?trying|will (?:retry|try)|retry(?! limit)|attempt \d+|ignor(?:ed|ing)|skip(?:ped|ping)"
     r"|f(?:alling|alls?|ell) ?back|continu(?:es?|ing)|recover(?:ed|ing))\b"
 )
+# Exceptions that only wrong code raises. Others may come from the data, the environment or another rank.
+_OF_CODE = re.compile(
+    r"(?:\w+\.)*\w*(?:Name|UnboundLocal|Attribute|Type|Index|ZeroDivision|NotImplemented|Recursion)Error\b"
+    r"|RuntimeError: .*(?:must match|should be the same|shape|dimension)"
+)
 _UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
 # Lines that look like an error, and lines that look like one and are none.
 _LOOKS_FATAL = re.compile(
@@ -110,6 +118,11 @@ _LOOKS_WRONG = re.compile(
 _HARMLESS = re.compile(
     r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
     r"|plugin|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
+)
+# Source code, headings, and what launchers and loaders print of an error.
+_NOT_NEAR = re.compile(
+    r"^raise |:$|frame #|following exception|(?:exitcode|exit code|status)\b|: Caught |^\w+\("
+    r"|terminate called"
 )
 _CANCELLED_AT = re.compile(r"\*\*\* JOB .* CANCELLED AT (\d\S+)")
 _LOCAL = "local rank"
@@ -391,7 +404,8 @@ class JobLog:
             for other in self._of_file:
                 other.on_end()
             return
-        self._recent.append(text)
+        if not self._ends.is_in_message:
+            self._recent.append(text)
         self._tail.append((self._order, line.rank, text))
         if not self._nccl_failed and "Some NCCL operations have failed" in text:
             self._nccl_failed = self._order
@@ -404,7 +418,9 @@ class JobLog:
         self._has_left_out = self._has_left_out or "x across cluster]" in text
         if world := _WORLD.search(text):
             self._world = max(self._world, int(world[1]))
-        if not self._failed_worker and (failed := end_in_words(text, self._order)):
+        worker = self._failed_worker
+        is_ended = worker is None or worker.kind is EndKind.OUTSIDE
+        if is_ended and (failed := end_in_words(text, self._order)):
             self._failed_worker = replace(failed, node=line.node or failed.node)
         if _RESTARTS.search(text):
             self._begin_attempt()
@@ -414,7 +430,7 @@ class JobLog:
         if rank >= 0 and line.node:
             self._nodes[rank] = line.node
         report = self._report
-        if report.hear(text) == "rank":
+        if report.hear(text) and report.rank >= 0:
             self._nodes.setdefault(report.rank, report.host)
             if self._first_rank < 0 or report.time < self._first_time:
                 self._first_rank, self._first_time = report.rank, report.time
@@ -505,6 +521,8 @@ class JobLog:
                 steps, output = process.printed_after(number)
                 rank = error.inner if error.inner >= 0 else place.rank
                 rank = error.origin if error.origin >= 0 else rank
+                if rank < 0 and (named := RANK_OF_WATCHDOG.search(error.text)):
+                    rank = int(named[1] or named[2])
                 went_on = output >= OUTPUT_AFTER_SURVIVED
                 survived = steps >= STEPS_AFTER_SURVIVED or (went_on and place.was_logged)
                 survived = survived and not error.ends
@@ -553,7 +571,7 @@ class JobLog:
         if worker and not self._has_steps_after(worker.order):
             # One with a rank counts beside all others, one with a local rank beside those that are no report.
             others = [end for end in ends if end.is_report] if _LOCAL in worker.words else ends
-            if worker.ranks or not others:
+            if worker.ranks or all(worker.node and end.node not in ("", worker.node) for end in others):
                 ends.append(worker)
         return sorted(ends, key=lambda end: end.order)
 
@@ -598,6 +616,8 @@ class JobLog:
         timeouts = [entry for entry in own if is_timeout(entry.error)]
         others = [entry for entry in own if not is_timeout(entry.error)]
         end = min(ends, key=self._rank_of_end, default=None)
+        if timeouts and all(_is_of_communication(entry.error) for entry in others):
+            others = [entry for entry in others if entry.order < timeouts[0].order]
         if others and not (end and end.kind is EndKind.MEMORY and _was_killed(others)):
             return self._of_errors(others, errors, ends)
         if timeouts and not (end and end.kind in (EndKind.NODE, EndKind.MEMORY, *NOT_STARTED)):
@@ -661,6 +681,19 @@ class JobLog:
         suspects = suspects or [line for line in lines if _LOOKS_WRONG.search(line)]
         return tuple(suspects[:MOST_SUSPECTS])
 
+    def _near(self, first: LogError) -> list[str]:
+        """Return lines around an error that look like one, and are neither a heading nor a report of ends."""
+        lines = []
+        for order, rank, text in self._tail:
+            line = RANK_MARK.sub("", text)
+            distance = order - first.order
+            # The lines of a traceback are indented, and stand above its exception.
+            is_far = not -LINES_BEFORE < distance < LINES_BEHIND or (distance < 0 and line[:1].isspace())
+            looks_wrong = _LOOKS_FATAL.search(line) or _LOOKS_WRONG.search(line)
+            if rank in (-1, first.rank) and looks_wrong and not (is_far or _HARMLESS.search(line)):
+                lines.append(line.strip()[:MOST_EXCEPTION])
+        return [line for line in dict.fromkeys(lines) if not _NOT_NEAR.search(line)]
+
     def _unended(self) -> list[LogError]:
         """Return the tracebacks whose exceptions the log lacks."""
         return [
@@ -718,12 +751,17 @@ class JobLog:
         who = ranks_in_words(ranks) if ranks else f"a rank of {files[0]}" if files and not node else "a rank"
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
         lines_after_nccl = first.order - self._nccl_failed if self._nccl_failed else 0
+        # What an operation that failed should have received may be garbage.
+        follows_nccl = 0 < lines_after_nccl < LINES_TO_EXCEPTION and not root
+        follows_nccl = follows_nccl and not _is_of_communication(error)
         is_first_unmarked = self._first_rank >= 0 and ranks and self._first_rank not in ranks
         is_asked = _ASKED_TO_END.match(error.text) is not None
-        did = "was ended from outside" if is_asked else "failed first" if len(ranks) < 2 else "failed"
+        waits = error.row is not None and error.row.verdict is Verdict.NEVER_ARRIVED
+        did = "failed first" if len(ranks) < 2 else "failed"
+        did = "was ended from outside" if is_asked else "gave up waiting" if waits else did
         sentence = f"{who}{on} {did}: {error.message}"
-        if 0 < lines_after_nccl < LINES_TO_EXCEPTION and not _is_of_communication(error):
-            sentence += "; just before it, operations of NCCL had failed or timed out"
+        if follows_nccl:
+            sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {error.message}"
         if is_first_unmarked:
             where = f" on {self._nodes[self._first_rank]}" if self._nodes.get(self._first_rank) else ""
             sentence += f"; the launcher saw rank {self._first_rank}{where} end first"
@@ -762,9 +800,13 @@ class JobLog:
             for log_error in others[-1:]
             if log_error.error.frame and error.text not in log_error.error.message
         ]
+        if error.row in (None, NCCL_FAILED, NPU_FAILED) or error.row.hardware:
+            evidence += [f"near it: {line}" for line in self._near(first) if line not in sentence][:MOST_NEAR]
         evidence += [end.line for end in ends[:3]]
         where = line_of(where)
-        remedy = f"look at {where}; the error is the program's own"
+        remedy = f"look at {where}"
+        if _OF_CODE.match(error.text):
+            remedy += "; the error is the program's own"
         if is_asked:
             remedy = _ENDED_REMEDY
         elif not where:
@@ -773,6 +815,8 @@ class JobLog:
         verdict = row.verdict if row else Verdict.CRASHED
         if are_too_many:
             verdict, remedy = Verdict.MISMATCH, _TOO_MANY_REMEDY
+        elif follows_nccl:
+            verdict, remedy = Verdict.NEVER_ARRIVED, foreign(TIMEOUT_REMEDY)
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
 
     def _file_of(self, log_error: LogError) -> str:
@@ -784,8 +828,6 @@ class JobLog:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
         last_lines = {process.rank: process.last_line for process in self._processes.values()}
         last_lines = {**self._splitter.early, **last_lines}
-        # The message of a watchdog names its rank.
-        errors = [_with_own_rank(log_error) for log_error in errors]
         ranks = {rank for rank in (*last_lines, *(log_error.rank for log_error in errors)) if rank >= 0}
         # A log in which many ranks are missing is that of one node.
         is_whole = 0 < self._world <= len(ranks) * MOST_SILENT
@@ -909,13 +951,6 @@ class JobLog:
         return next((end for end in ends if end.ranks and end.kind in kinds), None)
 
 
-def _with_own_rank(log_error: LogError) -> LogError:
-    match = RANK_OF_WATCHDOG.search(log_error.error.text)
-    if log_error.rank >= 0 or not match:
-        return log_error
-    return replace(log_error, rank=int(match[1]), error=log_error.error.of_rank(int(match[1])))
-
-
 def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
     """Return the diagnosis of a log that ends inside of a traceback."""
     culprits = tuple(
@@ -923,7 +958,7 @@ def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
         for log_error in unended[:MOST_CULPRITS]
         if log_error.rank >= 0
     )
-    who = ranks_in_words([culprit.rank for culprit in culprits]) if culprits else "a rank"
+    who = ranks_in_words(sorted({culprit.rank for culprit in culprits})) if culprits else "a rank"
     sentence = f"{who} failed: the log ends in {unended[0].error.message}"
     return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (), _NOTHING_REMEDY)
 
@@ -953,7 +988,8 @@ def _remedy(kind: EndKind, message: str) -> str:
     if "SIGHUP" in message:
         return "its terminal or ssh session closed: sbatch, tmux or nohup outlive it"
     row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START, EndKind.EXIT) else None
-    return foreign(row.remedy) if row else _REMEDIES[kind]
+    is_by_signal = kind is EndKind.SIGNAL and row is not None and row.consequence
+    return foreign(row.remedy) if row and not is_by_signal else _REMEDIES[kind]
 
 
 def _named(message: str) -> str:

@@ -29,6 +29,7 @@ CONSEQUENCES = (
     (r"Connection reset by peer", "a peer of this rank ended, or the network failed"),
     (r"Broken pipe", "the process that read its output had ended"),
     (r"(?:socketProgress|recvBytes).*(?:closed|reset)", "a peer of this rank ended, or the network failed"),
+    (r"NET/OFI Request .*completed with error", "a peer of this rank ended, or the network failed"),
     (
         r"Got completion from peer.*(?:status=|with error )(?:5\b|IBV_WC_WR_FLUSH_ERR)",
         "an RDMA connection had failed before",
@@ -48,6 +49,10 @@ CONSEQUENCES = (
         "this rank waited for another one until HCCL's time-out",
     ),
     (r"Error: Socket Timeout$", "this rank waited for another one, or for rank 0's store, until a time-out"),
+    (
+        r"(?i)\b(?:see|inspect|check)\b[^.]{0,60}\bcause\b|due to an exception in a background process",
+        "another process failed before, and this message only refers to its error",
+    ),
     (r"RendezvousClosedError", "another node's launcher ended or failed, and closed the rendezvous"),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
     (
@@ -83,6 +88,13 @@ NCCL_FAILED = KnownError(
     r"unhandled (?:system|cuda) error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError",
     "a call of NCCL failed: a socket, shared memory, a driver or a GPU",
     "--env NCCL_DEBUG=WARN shows which call; clusterrun check tests network, shared memory and GPUs",
+)
+
+# The lines around it say why.
+NPU_FAILED = KnownError(
+    r"HCCL error in|\bexecute failed, reason=\[|\bE[A-Z]\d{4}: .*[Rr]eason: (?!Remote Rank)",
+    "a call of an NPU or of its library for collectives (HCCL) failed",
+    "lines that begin with E, a letter and four digits give the reason; else see ~/ascend/log on the node",
 )
 
 # The first row that matches counts, so special rows come before general ones.
@@ -260,6 +272,7 @@ ROWS: tuple[KnownError, ...] = (
         "a kernel failed on the GPU; the line that is shown may be a later one",
         "run once with --env AMD_SERIALIZE_KERNEL=3 to see the true line; dmesg on the node shows faults",
     ),
+    NPU_FAILED,
     KnownError(
         r"NET/OFI (?!Request).*(?i:fail|error|unable|no eligible)",
         "NCCL's plug-in for libfabric (aws-ofi-nccl) does not work here",
@@ -388,7 +401,8 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"client socket has timed out|^RuntimeError: Connection timed out"
         r"|timed out after \d+ms while waiting|connect\(\) timed out"
-        r"|TCP client failed to connect|Rendezvous(?:Timeout|Connection)Error"
+        r"|TCP client failed to connect|Failed to connect to client mesh master|WaitForConnected\("
+        r"|Rendezvous(?:Timeout|Connection)Error"
         r"|Timed out after \d+ seconds waiting for clients|in store based barrier on rank",
         "ranks did not meet: a rank did not start or is late, or rank 0 cannot be reached",
         "see which rank printed nothing (clusterrun logs --tail 5); clusterrun check tests the way to rank 0",
@@ -464,6 +478,11 @@ ROWS: tuple[KnownError, ...] = (
         "torch could not write a file: the disk is full, a quota is used up, or the file system failed",
         "df -h and the quota of the folder, on that node (clusterrun exec -- df -h)",
         shared=True,
+    ),
+    KnownError(
+        r"size mismatch for .*copying a param",
+        "the weights of the checkpoint do not fit the model",
+        "build the model with the sizes of the checkpoint (vocabulary, classes, width), or load another one",
     ),
     KnownError(
         r"failed finding central directory|PytorchStreamReader failed|SafetensorError"
@@ -597,9 +616,9 @@ def _patterns() -> tuple[tuple[KnownError, re.Pattern[str]], ...]:
 def meaning(line: str) -> KnownError | None:
     """Return the first row that matches ``line``; None if there is none.
 
-    NCCL reports what it tries as information: a plugin that is not installed is no error.
+    NCCL and HIP report what they try as information: a plugin that is not installed is no error.
     """
-    if "NCCL INFO" in line and "\n" not in line:
+    if ("NCCL INFO" in line and "\n" not in line) or line.startswith(":3:hip_"):
         return None
     # One pattern for all rows takes longer than one after the other.
     return next((row for row, pattern in _patterns() if pattern.search(line)), None)

@@ -29,6 +29,8 @@ _TIME = re.compile(
 )
 # The time that a logger writes behind its name.
 _LATER_TIME = re.compile(r"^[^\d(\[]{1,40}[(\[](\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)")
+# How a message quotes lines.
+_QUOTE = re.compile(r"^(?:> )+(?!File )")
 _MPIRUN = re.compile(
     r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]"
     r"(?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
@@ -55,8 +57,10 @@ _STARTS_ERROR = re.compile(
 _LOGGED_HEADER = re.compile(
     r"^([^\s│╭%](?:[^│╭%]{0,150}?\w)?[^\w│╭%]{1,9}|\s+)"
     r"(?:Traceback \(most recent call last\):|Fatal Python error: |terminate called after throwing )"
+    # A frame is indented by two spaces. It shows the mark if the log lacks the first line of an error.
+    r'|^(\S[^│╭%]{0,150}\s)  File "[^"]+", line \d+, in '
 )
-_FIRST_LINE = ("Traceback (most recent", "Fatal Python error: ", "terminate called after")
+_FIRST_LINE = ("Traceback (most recent", "Fatal Python error: ", "terminate called after", '  File "')
 _NOT_LOGGED = re.compile(r"Original |.*Exception Group ")
 _HEADER = "Traceback (most recent call last)"
 _DIGITS = re.compile(r"\d+")
@@ -138,6 +142,7 @@ class LineSplitter:
 
     def _without_marks(self, text: str) -> list[LogLine]:
         source, rank, node, logger = "", -1, "", ""
+        text = _QUOTE.sub("", text, count=1)
         stamp = _TIME.match(text)
         text = _TIME.sub("", text, count=1)
         if mark := _MPIRUN.match(text):
@@ -178,7 +183,7 @@ class LineSplitter:
             rank, node = self._ray_task
         stamp = stamp or _LATER_TIME.match(line_text)
         time = stamp[1] if stamp else ""
-        return [LogLine(part, source, rank, node, logger, time) for part in _INNER_START.split(text)]
+        return [LogLine(part.rstrip(), source, rank, node, logger, time) for part in _INNER_START.split(text)]
 
     def _label(self, text: str) -> re.Match[str] | None:
         mark = _LABEL.match(text)
@@ -192,9 +197,10 @@ class LineSplitter:
         if self._indent:
             self._indent = self._indent if not text or text.startswith(self._indent) else ""
         if any(first in text for first in _FIRST_LINE) and (header := _LOGGED_HEADER.match(text)):
-            mark, end = header[1].rstrip(), r"(?:\s|$)" if header[1][-1].isspace() else ""
+            front = header[1] or header[2]
+            mark, end = front.rstrip(), r"(?:\s|$)" if front[-1].isspace() else ""
             if not mark:
-                self._indent = header[1]
+                self._indent = front
             elif not _NOT_LOGGED.match(text) and len(self._logged) < MOST_LOGGERS:
                 pattern = re.compile(_DIGITS.sub(r"\\d+", re.escape(mark)) + end)
                 if pattern not in self._logged:

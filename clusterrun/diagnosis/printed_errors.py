@@ -32,8 +32,8 @@ _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
 # How a line begins that a node adds to the last ones of a rank.
 OURS = "clusterrun: "
 RANK_MARK = re.compile(r"^\[rank\d+\]:\s?")
-# The rank in a message of NCCL's watchdog.
-RANK_OF_WATCHDOG = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]")
+# The rank in a message of NCCL's watchdog, or of HCCL.
+RANK_OF_WATCHDOG = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\bRankID:(\d+)\)")
 # Characters that draw a box around a line.
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
@@ -79,6 +79,8 @@ _OF_AN_END = re.compile(
     r"|Original Traceback|The above exception|During handling|\[\d+\]:$|\S+ NCCL |\S+:\d+:\d+ \[\d+\]"
 )
 _NUMBER = re.compile(r"\d+")
+# Lines of NCCL, or of HCCL, below the line of an exception.
+_OF_NCCL = re.compile(r"nccl|Last error:|\[ERROR\] |E[A-Z]\d{4}: ")
 _SPACES = re.compile(r"\s{3,}")
 _PROGRESS_BAR = re.compile(r"^.*%\|[^|]*\|[^\]]*\]")
 # Hydra prints no traceback if it could not call a target, but the error in the lines that follow.
@@ -485,6 +487,7 @@ class _Reader:
             if not goes_on or is_of_other:
                 text = _around(row.pattern, text.strip())
                 self._append(replace(self._error(at, text), row=row, ends=False))
+                self._continued = MOST_CONTINUED if "CCL error in" in text else 0
 
     # --- tracebacks ---
 
@@ -577,7 +580,7 @@ class _Reader:
             return True
         wrapper = text.startswith("-- Process ")
         is_bar = "%|" in text
-        is_of_nccl = "NCCL error in" in last.text and text.startswith(("nccl", "Last error:"))
+        is_of_nccl = "CCL error in" in last.text and _OF_NCCL.match(text) is not None
         goes_on = text[0].isspace() or announces or is_item or is_of_nccl
         goes_on = goes_on and any(map(str.isalnum, text)) and not is_bar
         if wrapper or _WRAPS.search(last.text) or not goes_on:
@@ -658,7 +661,7 @@ def placed(frame: str, preposition: str = "at") -> str:
 
 def _rank_of(text: str) -> str:
     match = RANK_OF_WATCHDOG.search(text)
-    return match[1] if match else ""
+    return match[0] if match else ""
 
 
 def _around(pattern: str, text: str) -> str:

@@ -9,6 +9,7 @@ from clusterrun.model.phrases import code_in_words
 _OTHERS = "Failures:"
 _BEGINNING = "Root Cause (first observed failure):"
 _FIELD = re.compile(r"^\s+(time|host|rank|exitcode)\s+: (\S+)")
+_RANK = re.compile(r"^\s+rank\s+: (\d+) \(local_rank: \d+\)$")
 _NUMBER = re.compile(r"-?\d+")
 _TRACEBACK = re.compile(r"^  traceback : (?=Traceback \(most recent call last\))")
 _END = re.compile(r"^(?:=====|-----)")
@@ -23,6 +24,8 @@ class TorchrunReport:
         self.ended = ""  # how the rank ended, in words
         self.in_traceback = False  # the newest line belongs to the traceback of the rank's error file
         self._is_open = self._is_listing = False
+        # The log lacks the lines above the section of a rank. The last section is that of the first failure.
+        self._is_cut = False
         # Ranks that the report lists above the first one that failed.
         self.failed: list[int] = []
 
@@ -38,18 +41,24 @@ class TorchrunReport:
         elif line.startswith(_BEGINNING):
             self._is_listing = False
             self.rank, self.host, self.ended = -1, "", ""
-            self._is_open, self.in_traceback = True, False
+            self._is_open, self.in_traceback, self._is_cut = True, False, False
+        elif not self._is_open and (rank := _RANK.match(line)):
+            self.rank, self.host, self.ended = int(rank[1]), "", ""
+            self._is_open = self._is_cut = True
         elif self._is_open and _END.match(line):
+            is_last = self._is_cut and line.startswith("=")
             self.close()
+            return "ended" if is_last and self.ended else ""
         elif self._is_open and _TRACEBACK.match(line):
             self.in_traceback = True
         elif self._is_open and not self.in_traceback and (field := _FIELD.match(line)):
-            return self._take(field[1], field[2])
+            name = self._take(field[1], field[2])
+            return "" if self._is_cut else name
         return ""
 
     def close(self) -> None:
         """End a report that its stream did not end."""
-        self._is_open = self.in_traceback = False
+        self._is_open = self.in_traceback = self._is_cut = False
 
     def _take(self, name: str, value: str) -> str:
         if name == "time":
@@ -57,7 +66,7 @@ class TorchrunReport:
         elif name == "host":
             self.host = value
         elif _NUMBER.fullmatch(value) and name == "rank":
-            self.rank = int(value)
+            self.rank, self.ended = int(value), ""
             return "rank"
         elif _NUMBER.fullmatch(value) and self.rank >= 0 and not self.ended:
             self.ended = code_in_words(int(value))

@@ -508,7 +508,7 @@ EXPECTED = {
     "hydra-target-wraps-assertion": Answer(
         "-",
         tuple(range(8)),
-        ("AssertionError: width 180", "unet.py:57; the error"),
+        ("AssertionError: width 180", "look at"),
         "unet.py:57",
         ("l40s-07",),
         False,
@@ -540,7 +540,7 @@ EXPECTED = {
         "-", (0,), ("ddress already in use", "another port"), "", ("gpu014",), False
     ),
     "exception-group-labelled": Answer(
-        "-", (3,), ("AccessDenied", "prefetch.py:52; the error"), "prefetch.py:52", ("ip-10-0-4-19",), False
+        "-", (3,), ("AccessDenied", "look at"), "prefetch.py:52", ("ip-10-0-4-19",), False
     ),
     "woven-frames": Answer("-", (), ("loading state_dict for SegNet",), "finetune.py:39", (), False),
     "handled-then-killed": Answer("-", (0,), ("SIGKILL", "memory ran out"), "", ("mem-1",), False),

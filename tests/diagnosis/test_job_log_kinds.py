@@ -323,3 +323,102 @@ def test_a_connection_that_was_not_made_is_no_error_of_the_program(
 ) -> None:
     diagnosis = diagnosed(*EXCEPTION[:-1], text)
     assert "program's own" not in diagnosis.remedy and diagnosis.verdict is (verdict or Verdict.UNDETERMINED)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_own"),
+    [
+        ("TypeError: can only join tiles", True),
+        ("AttributeError: 'Tile' object has no attribute 'w'", True),
+        ("OSError: no scheduler at tcp://127.0.0.1:8000", False),
+        ("RuntimeError: device acquire failed", False),
+        ("AssertionError: ranks disagree", False),
+    ],
+)
+def test_an_error_is_the_programs_own_only_if_no_other_cause_is_possible(text: str, is_own: bool) -> None:
+    remedy = diagnosed(*EXCEPTION[:-1], text).remedy
+    assert "fit.py:31" in remedy and ("program's own" in remedy) is is_own
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Exception: TileProc initialization failed due to an exception in a background process.",
+        "TileError: the run failed. Please inspect the messages above for a cause.",
+    ],
+)
+def test_a_message_that_refers_to_another_one_is_no_cause(text: str) -> None:
+    diagnosis = diagnosed(*EXCEPTION[:-1], text)
+    assert diagnosis.verdict is Verdict.UNDETERMINED and text in diagnosis.message
+
+
+def test_a_rank_that_waited_until_a_time_out_did_not_fail_first() -> None:
+    message = diagnosed(*EXCEPTION[:-1], "RuntimeError: connect() timed out.").message
+    assert "failed" not in message and "connect() timed out" in message
+
+
+def test_lines_around_an_unknown_error_are_evidence() -> None:
+    lines = ["device 5 cannot be opened", *EXCEPTION, "Reason: the last process failed to release it"]
+    evidence = "".join(diagnosed(*lines).evidence)
+    assert "device 5" in evidence and "failed to release it" in evidence
+
+
+def test_garbage_that_a_failed_operation_left_is_not_the_first_error() -> None:
+    failed = "[E ProcessGroupNCCL.cpp:9] Some NCCL operations have failed or timed out. Ending the process."
+    diagnosis = diagnosed(*EXCEPTION[:-1], failed, "UnicodeDecodeError: invalid start byte")
+    assert diagnosis.verdict is Verdict.NEVER_ARRIVED and "UnicodeDecodeError" in diagnosis.message
+
+
+def test_an_error_of_nccl_after_a_time_out_is_its_consequence() -> None:
+    failed = "RuntimeError: NCCL error in: x.cpp:9, unhandled cuda error"
+    diagnosis = diagnosed(WAITED.format(2), *EXCEPTION[:-1], failed)
+    assert diagnosis.verdict is Verdict.NEVER_ARRIVED and "rank 2" in diagnosis.message
+
+
+def test_the_reason_below_the_line_of_a_library_belongs_to_its_message() -> None:
+    lines = ["RuntimeError: NCCL error in: x.cpp:7, unhandled cuda error", "ncclUnhandledCudaError: failed."]
+    assert "bad pitch" in diagnosed(*lines, "Last error:", "Cuda failure 'bad pitch'").message
+    lines = [
+        "RuntimeError: [ERROR] HCCL error in: x.ts:6",
+        "[ERROR] (PID:7, Device:1, RankID:3) call failed.",
+    ]
+    diagnosis = diagnosed(*EXCEPTION[:-1], *lines, "EJ0009: Failed to start. Reason: the device is in use.")
+    assert ranks(diagnosis) == [3] and "the device is in use" in diagnosis.message
+
+
+def test_a_frame_shows_the_mark_in_front_of_lines() -> None:
+    mark = "ERROR 04-11 22:28:52 [fit.py:8] "
+    assert "batch 7 is empty, at fit.py:31" in diagnosed(*(mark + line for line in EXCEPTION[1:])).message
+
+
+def test_the_section_of_a_rank_counts_if_the_head_of_the_report_is_cut() -> None:
+    lines = ["  rank      : {0} (local_rank: {0})", "  exitcode  : {1} (pid: 7)", "{2}" * 20]
+    text = "\n".join(lines)
+    diagnosis = diagnosed(*text.format(1, 1, "---").split("\n"), *text.format(0, -11, "===").split("\n"))
+    assert ranks(diagnosis) == [0] and "SIGSEGV" in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("lines", "facts"),
+    [
+        (["-" * 74, "prterun noticed that process rank 4 with PID 9 on node n7 exited on", "signal 11 (x).",
+          "-" * 74], ["rank 4", "n7", "SIGSEGV"]),
+        (["=   PID 66 RUNNING AT n7", "=   EXIT CODE: 9"], ["process 66", "n7", "code 9"]),
+        (["Worker FitProcess pid 66 died, exit code: -15."], ["SIGTERM"]),
+        (["SIGABRT(6), PID: 66, Thread 66:"], ["SIGABRT"]),
+        (["> [n7:66:0:66] Caught signal 11 (Segmentation fault: address not mapped)"], ["n7", "SIGSEGV"]),
+        (["submitit WARNING - Caught signal SIGHUP on n7: this job is preempted."], ["preempted"]),
+    ],
+    ids=["wrapped", "MPICH", "SIGTERM", "torch", "quoted", "submitit"],
+)  # fmt: skip
+def test_the_process_and_node_of_an_end_are_named(lines: list[str], facts: list[str]) -> None:
+    message = diagnosed("starting", *lines).message
+    assert [fact for fact in facts if fact not in message] == []
+
+
+def test_a_message_of_mpi_is_not_what_a_rank_printed_before_its_end() -> None:
+    rule = "-" * 74
+    lines = [rule, "Primary job ended, but a process returned a non-zero error code; it was aborted.", rule]
+    ended = [rule, "mpirun detected that a process exited:", "  Process name: [[1,1],2]", "  Exit code:    1"]
+    message = diagnosed("cannot open tiles", *lines, *ended, rule).message
+    assert "before that: cannot open tiles" in message
