@@ -218,6 +218,11 @@ def test_the_remedy_for_a_job_that_slurm_ended_at_its_start_is_the_prolog() -> N
     assert "sinfo -R shows a node whose prolog failed" in explain(left(failure=ended)).remedy
 
 
+def test_the_remedy_for_a_cancelled_step_is_the_command_that_leaves_time_to_save() -> None:
+    ended = Failure(-1, "", 1, 101.0, "step 7.0 was cancelled (scancel 7.0, or a signal to its srun)")
+    assert "clusterrun cancel" in explain(left(failure=ended)).remedy
+
+
 def test_a_rank_that_fails_before_another_is_killed_is_the_culprit() -> None:
     killed = Failure(1, "n1", -9, 110.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)")
     result = explain(left(*heard(2, *traceback(2, BAD), at=100.0), failure=killed))

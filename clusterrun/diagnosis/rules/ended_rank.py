@@ -163,6 +163,8 @@ def explain_ended_rank(table: CallTable, blamed: Ranks, run: Remains, failure: F
             )
         elif "has expired" in failure.why:  # srun's message about a job that has ended
             remedy = "Slurm ended the job; sinfo -R shows a node whose prolog failed"
+        elif failure.why.startswith("step "):
+            remedy = "clusterrun cancel ends a run and leaves it time to save; scancel of a step leaves none"
         else:
             remedy = "job.out in the run directory holds the launcher's message; --srun adds an option to it"
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), remedy)
