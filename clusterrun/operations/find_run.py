@@ -28,8 +28,9 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
     """Return the id of the run that ``word`` means, or the Slurm job that clusterrun did not start.
 
     A run is preferred. A name may mean the only job of this user that runs, and so may ``last`` if there is
-    no run, or if the newest had ended before that job started. ``tell`` gets a notice of that, and one if a
-    job with the same number runs beside a run. Raise ``NoSuchRun``.
+    no run, or if the newest had ended before that job started. A check inside a job does not stand for the
+    job after its end. ``tell`` gets a notice of that, and one if a job with the same number runs beside a
+    run. Raise ``NoSuchRun``.
     """
     try:
         run_id = context.store.find(word)
@@ -38,6 +39,9 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
         if job is None or _OF_CLUSTERRUN.search(job.comment):
             raise _described(context, word, error) from error
         return job
+    if checked_job := _checked_job(context, word, run_id):
+        tell(f"the check {run_id} has ended; taking job {checked_job.job_id}, in which it ran")
+        return checked_job
     state = context.store.state(run_id) if word == LAST else None
     if state and state.ended_at is not None:
         ended = NoSuchRun(f"the run {run_id} has ended", "")
@@ -50,6 +54,20 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
             other = f"the run {mark[1]}" if mark else f"{job.name!r}, which clusterrun did not start"
             tell(f"{word} is taken for the run {run_id}; a Slurm job with that number runs too: {other}")
     return run_id
+
+
+def _checked_job(context: Context, word: str, run_id: str) -> ForeignJob | None:
+    """Return the job of the user in which the run ``run_id`` was a check, if ``word`` means that job."""
+    if word != LAST and not slurm_job(word):
+        return None
+    record, state = context.store.read(run_id), context.store.state(run_id)
+    if not (record.in_allocation and record.spec.alone and state and state.ended_at is not None):
+        return None
+    job = _job(context, record.job_id)
+    if job is None or run_of_comment(job.comment):
+        return None
+    went_on = state.state is State.COMPLETED and job.state is State.RUNNING
+    return job if went_on or word != LAST else None
 
 
 def run_of_comment(comment: str) -> str:

@@ -37,6 +37,7 @@ from clusterrun.operations.job_step import (
 )
 from clusterrun.slurm.foreign_job import ForeignJob
 from clusterrun.slurm.queries import JobRow
+from tests.operations.values import RECORD
 
 JOB = ForeignJob("7", "mine", "alice", "RUNNING", "n[1-3]", number="7")
 
@@ -282,10 +283,42 @@ def test_the_only_job_that_started_after_the_end_of_the_newest_run_is_the_last(
     mine = Context({"CLUSTERRUN_HOME": str(tmp_path)}, client=Client(JOB, rows))  # type: ignore[arg-type]
     state = RunState("R", 1, State.COMPLETED, Phase.ENDED, "", "n1", 7, 1.0, ended_at=ended_at)
     monkeypatch.setattr(mine.store, "find", lambda word: "R")
+    monkeypatch.setattr(mine.store, "read", lambda run_id: RECORD)
     monkeypatch.setattr(mine.store, "state", lambda run_id: state)
     notices: list[str] = []
     assert find_run_or_job(mine, "last", notices.append) == (JOB if is_job else "R")
     assert bool(notices) == is_job
+
+
+@pytest.mark.parametrize(
+    ("word", "job", "check_state", "is_job"),
+    [
+        ("7", JOB, State.COMPLETED, True),
+        ("7", JOB, State.FAILED, True),
+        ("7", replace(JOB, word="FAILED"), State.COMPLETED, True),
+        ("7", replace(JOB, comment="clusterrun:R2:T"), State.COMPLETED, False),
+        ("7", JOB, State.RUNNING, False),
+        ("last", JOB, State.COMPLETED, True),
+        ("last", JOB, State.FAILED, False),
+        ("last", replace(JOB, word="COMPLETED"), State.COMPLETED, False),
+    ],
+)
+def test_a_check_that_has_ended_does_not_stand_for_the_job_in_which_it_ran(
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    job: ForeignJob,
+    check_state: State,
+    is_job: bool,
+) -> None:
+    mine = context(tmp_path, job)
+    check = replace(RECORD, run_id="R", job_id="7", in_allocation=True, spec=replace(RECORD.spec, alone=True))
+    ended_at = None if check_state is State.RUNNING else 2.0
+    state = RunState("R", 1, check_state, Phase.ENDED, "", "n1", 7, 1.0, ended_at=ended_at)
+    monkeypatch.setattr(mine.store, "find", lambda word: "R")
+    monkeypatch.setattr(mine.store, "read", lambda run_id: check)
+    monkeypatch.setattr(mine.store, "state", lambda run_id: state)
+    assert find_run_or_job(mine, word) == (job if is_job else "R")
 
 
 def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> None:
