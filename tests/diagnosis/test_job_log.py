@@ -859,7 +859,10 @@ INTERRUPTED = [
 ]
 
 
-def test_launchers_that_a_cancelled_job_ends_are_not_its_cause_and_no_new_attempt() -> None:
+@pytest.mark.parametrize("signal_is_first", [False, True])
+def test_launchers_that_a_cancelled_job_ends_are_not_its_cause_and_no_new_attempt(
+    signal_is_first: bool,
+) -> None:
     """scancel prints a line of the step and one of the job. Each torchrun prints the same traceback."""
     cancelled = "slurmstepd-n1: error: *** {} ON n1 CANCELLED AT 2025-01-01T00:00:00 ***"
     launcher = [
@@ -869,6 +872,8 @@ def test_launchers_that_a_cancelled_job_ends_are_not_its_cause_and_no_new_attemp
     ]
     ended = "srun: error: n{}: task {}: Exited with exit code 1"
     lines = [cancelled.format("STEP 7.0"), cancelled.format("JOB 7"), *launcher, *launcher]
+    if signal_is_first:
+        lines = [launcher[0], *lines]
     diagnosis = diagnosed("\n".join([*lines, ended.format(2, 1), ended.format(1, 0)]))
     assert (diagnosis.message, diagnosis.culprits) == ("the job was cancelled (scancel)", ())
     assert not any("attempts" in line for line in diagnosis.evidence)
