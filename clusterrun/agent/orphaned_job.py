@@ -45,6 +45,8 @@ ASK_SECONDS = 10.0
 STAGGER_SECONDS = 0.5
 # The agents ask one after the other, so that each sees what an earlier one did.
 MOST_STAGGER_SECONDS = 30.0
+# The first report comes before a coordinator that lives calls this node dead, so it cannot wait for long.
+WITNESS_STAGGER_SECONDS = 0.01
 _LIMIT_SECONDS = 8.0
 # Limit without a change of the run's state. A coordinator that dies is restarted, and writes, within 78 s.
 NOBODY_SECONDS = 180.0
@@ -213,6 +215,7 @@ class OrphanedJob:
         until = steady() + PATIENCE_SECONDS
         self._renew(until + ASK_SECONDS)
         if not self._hurried:
+            self._loop.after(min(WITNESS_STAGGER_SECONDS * self._orphan.node, 1.0), self._witness)
             self._loop.after(min(STAGGER_SECONDS * self._orphan.node, MOST_STAGGER_SECONDS), self._ask)
         while not self._over and steady() < until:
             self._loop.wait(until)
@@ -242,6 +245,17 @@ class OrphanedJob:
             self._commands.reaped(child)
         if number in contract.TERMINATE_SIGNALS:
             self.skip_turn()
+
+    def _witness(self) -> None:
+        """Report that this node lives and reaches Slurm. Its coordinator may be alive but out of reach."""
+
+        def on_answer(answer: CommandDone) -> None:
+            if not answer.why and runs(answer.lines) and not self._waits:
+                self._waits = True
+                self._write(WAITS)
+
+        if not self._hurried:
+            self._commands.run(question(self._orphan), _LIMIT_SECONDS, on_answer)
 
     def _ask(self) -> None:
         self._commands.run(question(self._orphan), _LIMIT_SECONDS, self._on_answer)

@@ -91,7 +91,7 @@ class AskJob(Action):
 
 @frozen
 class ReadProgress(Action):
-    """Read the progress that rank 0 of attempt ``epoch`` reported; ends in ``Progressed`` at once."""
+    """Read the reports of rank 0 of attempt ``epoch`` and of cut-off agents; ends in ``Progressed``."""
 
     epoch: int
 

@@ -232,6 +232,7 @@ class Coordinator:
 
     def _break(self, now: Now, member: Member, why: str) -> None:
         self._actions.append(DropLink(member.link))
+        member.is_dropped = True
         self._lose(now, member, why)
 
     # --- requests ---

@@ -111,6 +111,9 @@ class Progressed(Event):
     step: int = -1  # -1: not reported
     checkpoint: int = -1  # step of the newest checkpoint; -1: not reported
     stopping: bool = False  # ranks end before their work is complete
+    # The last node that reported a lost coordinator although it reaches Slurm, and when (its wall clock).
+    orphan: str = ""
+    orphan_at: float = 0.0
 
 
 @frozen

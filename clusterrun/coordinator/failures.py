@@ -36,6 +36,8 @@ class FailureEvent:
     # The rank ended because of a broken connection. The end of another rank may have broken it.
     lost_connection: bool = False
     everywhere: bool = False  # a rank failed with the same error on every node
+    # The node was not heard any more, or its connection ended, without an act of the coordinator.
+    out_of_reach: bool = False
 
     @property
     def ended_by_request(self) -> bool:
@@ -95,6 +97,14 @@ def of_silent(several: Sequence[str], others: Sequence[str], host: str, at: floa
     message = f"{names} fell silent at the same time: {parts}{alone}, or they are down"
     message += f"; what does sinfo -N -n {names} say?"
     return of_node(FailureKind.NODE, "", at, message)
+
+
+def of_connection(failure_event: FailureEvent, host: str) -> FailureEvent:
+    """Return the loss of a node that lives as the failure of its connection to the coordinator's ``host``."""
+    failure = failure_event.failure
+    why = f"{failure.why}; but {failure.node} lives and reaches Slurm"
+    why += f": the connection between {host} and {failure.node} is broken, or one of its two ends"
+    return replace(failure_event, failure=replace(failure, why=why, peer=host))
 
 
 def nodes_in_words(names: Sequence[str]) -> str:

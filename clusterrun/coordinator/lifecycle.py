@@ -34,7 +34,7 @@ from clusterrun.coordinator.run_part import (
 from clusterrun.coordinator.shutdown import Shutdown
 from clusterrun.coordinator.termination import Termination
 from clusterrun.coordinator.world_formation import WorldFormation
-from clusterrun.model.frozen import Any, frozen
+from clusterrun.model.frozen import Any, frozen, replace
 from clusterrun.model.states import State
 from clusterrun.model.world import Meeting
 from clusterrun.protocol.messages import PortReserved, ReservePort
@@ -279,6 +279,7 @@ class Lifecycle(RunPart):
         forming = self.stage in (RunStage.GATHERING_AGENTS, RunStage.RESERVING)
         kind = FailureKind.OVERLOAD if forming and member.is_excused else FailureKind.NODE
         failure_event = failures.of_node(kind, member.name, member.heard_wall, message)
+        failure_event = replace(failure_event, out_of_reach=not member.is_dropped)
         if self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.check(now)
         elif self.stage is RunStage.GATHERING_AGENTS:

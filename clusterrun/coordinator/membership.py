@@ -20,6 +20,7 @@ class Member:
     ``node`` is its number in the allocation. ``place`` is its index among the nodes that train, -1 if it
     does not train. ``present``: a heartbeat showed that it knows that it is welcome. ``silent``: it was not
     heard any more, although its link did not end. ``is_excused``: an overload explains that it was lost.
+    ``is_dropped``: the coordinator ended the link, because of a message.
     """
 
     def __init__(self, link: int, hello: Hello, now: Now) -> None:
@@ -28,7 +29,7 @@ class Member:
         self.joined = self.heard = now.steady
         self.heard_wall = now.wall
         self.acked: float | None = None
-        self.present = self.lost = self.silent = self.is_excused = False
+        self.present = self.lost = self.silent = self.is_excused = self.is_dropped = False
         self.place = -1
 
     @property

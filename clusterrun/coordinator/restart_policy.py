@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import ReadProgress
 from clusterrun.coordinator.events import Progressed
 from clusterrun.coordinator.failure_rules import FailureConsequence, FailureEvidence, FailureJudgement, judge
@@ -158,6 +159,8 @@ class RestartPolicy(RunPart):
         if over.first and over.failed_at is not None and self._state_keeper.stood_still:
             failure = self._state_keeper.explained(over.first.failure, over.failed_at)
             over = replace(over, first=replace(over.first, failure=failure))
+        if over.first and over.first.out_of_reach and self._lives(over.first):
+            over = replace(over, first=failures.of_connection(over.first, self._state_keeper.state.host))
         decision = self._after_ranks(over)
         if self._termination.shutdown and decision.outcome not in (SUPERSEDED, self.requested_end):
             # Attribute the decision to the announced end of the job unless the work is complete.
@@ -181,6 +184,11 @@ class RestartPolicy(RunPart):
         if decision.failure_event:
             self._blame(decision.failure_event, decision.judgement)
         return self._follow(now, decision)
+
+    def _lives(self, failure_event: FailureEvent) -> bool:
+        """Return whether an agent on the lost node reported that it lives and has lost its coordinator."""
+        lost, progress = failure_event.failure, self._progress
+        return progress is not None and progress.orphan == lost.node and progress.orphan_at > lost.at
 
     def _after_ranks(self, over: AttemptOver) -> RestartDecision:
         self.trained = self.trained or over.all_started
@@ -257,6 +265,7 @@ class RestartPolicy(RunPart):
             self._note(f"{node} is left out: {judgement.reason}")
             return
         network = failure_event.kind is FailureKind.HANG or consequence is FailureConsequence.CHECK_LINKS
+        network = network or (failure_event.failure.rank < 0 and failure_event.failure.peer != "")
         self._lost_nodes.blame(node, network)
 
     def _follow(self, now: Now, decision: RestartDecision) -> Outcome | None:

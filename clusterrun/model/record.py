@@ -55,7 +55,8 @@ class Failure:
     traceback: str = ""
     noticed: bool = False  # the rank only reported that another one had disappeared
     ended: str = ""  # then: ranks that had ended with exit code 0 (folded, ``0-2,5``)
-    peer: str = ""  # then: the node whose address the output names
+    # Then: the node whose address the output names. With ``rank`` -1: the other end of a broken connection.
+    peer: str = ""
     error: str = ""  # the error that ended the rank, as printed; '' if it printed none
     place: str = ""  # the innermost line of the user's code in its traceback, ``/home/me/train.py:12 main``
 

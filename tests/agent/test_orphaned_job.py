@@ -182,6 +182,21 @@ def test_the_job_is_requeued_only_once(tmp_path: Path, word: str, deed: str) -> 
     assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
 
 
+def test_an_agent_reports_that_it_lives_before_its_turn_to_act(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    stand_ins(tmp_path, "echo 'RUNNING|None|0|0|n0001|n[0001-0002]|'")
+    environment = {"PATH": f"{tmp_path}:{os.defpath}", "PYTHONPATH": str(ROOT)}
+    code = CODE.replace('"requeue", 0, ()', '"requeue", 60, ()')
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "requeue"], env={**environment, "RUN_DIR": str(tmp_path / "run")}
+    )
+    until(lambda: (tmp_path / "run" / "left.json").exists(), "a report", 15)
+    process.kill()
+    process.wait(60)
+    report = read_document(OrphanReport, str(tmp_path / "run" / "left.json"))
+    assert report is not None and (report.node, report.released) == ("n0002", False)
+
+
 def test_an_agent_that_waits_ends_by_a_term(tmp_path: Path) -> None:
     process, called = orphaned(tmp_path, "echo 'RUNNING|None|0|0|n0001|n[0001-0002]|'", "requeue")
     until(lambda: called.read_text().count("squeue") >= 2, "two questions")

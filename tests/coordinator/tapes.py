@@ -53,7 +53,7 @@ class Tape:
     def __init__(self, machine: Any) -> None:
         self.machine = machine
         self.saved: RunState | None = None
-        self.reported = (-1, -1)
+        self.reported: tuple[Any, ...] = (-1, -1)
 
     def at(self, time: float, *events: Any) -> list[Any]:
         """Return the actions at ``time`` for these events, or for the passing of time."""

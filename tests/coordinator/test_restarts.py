@@ -461,6 +461,34 @@ def test_several_nodes_that_go_silent_together_are_one_event_without_blame(
     assert (failure.node, failure.why) == ("", f"{output} are down; what does sinfo -N -n n[0-1] say?")
 
 
+@pytest.mark.parametrize(
+    ("orphan", "at", "peer"), [("n0", 20.0, "login"), ("n0", -20.0, ""), ("n1", 20.0, ""), ("", 0.0, "")]
+)
+def test_a_lost_node_that_reports_that_it_lives_is_one_end_of_a_broken_connection(
+    orphan: str, at: float, peer: str
+) -> None:
+    tape = allocated(2)
+    tape.reported = (-1, -1, False, orphan, WALL + at)
+    for second in range(2, 60):
+        beat(tape, second, second, 1)
+        tape.at(second + 0.5)
+    failure = tape.state(60.1).attempts[0].failure
+    assert failure is not None
+    assert (failure.node, failure.peer) == ("n0", peer)
+
+
+def test_a_node_whose_connection_the_coordinator_ended_is_no_broken_connection() -> None:
+    tape = allocated(2)
+    tape.reported = (-1, -1, False, "n0", WALL + 20.0)
+    tape.at(3.0, MessageCame(0, RanksStarted(7)))
+    for second in range(4, 60):
+        beat(tape, second, second, 1)
+        tape.at(second + 0.5)
+    failure = tape.state(60.1).attempts[0].failure
+    assert failure is not None
+    assert (failure.node, failure.peer) == ("n0", "")
+
+
 def test_a_node_that_goes_silent_long_before_another_is_named_alone() -> None:
     tape = allocated(3, max_restarts=2)
     for second in range(2, 60):

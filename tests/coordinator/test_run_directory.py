@@ -149,3 +149,16 @@ def test_a_report_of_rank_0_is_read_and_other_content_is_ignored(
     files, _ = filing(paths)
     Path(paths.attempt(2).progress).write_text(text)
     assert files.progress(2) == means
+
+
+@pytest.mark.parametrize("text, means", [
+    ('{"job_id": "7", "node": "n2", "at": 9.5}', Progressed(0, orphan="n2", orphan_at=9.5)),
+    ('{"job_id": "7", "node": 2, "at": 9.5}', Progressed(0)),
+    ("{", Progressed(0)),
+])  # fmt: skip
+def test_the_last_agent_that_lost_the_coordinator_is_read(
+    paths: RunPaths, text: str, means: Progressed
+) -> None:
+    files, _ = filing(paths)
+    Path(paths.left).write_text(text)
+    assert files.progress(0) == means

@@ -59,6 +59,32 @@ def test_a_one_way_cut_during_training_is_named_by_its_ends(lab: Lab, tmp_path: 
     assert set(ends) <= {(-1, "n0002"), (-1, "n0003")}
 
 
+STEPS = """
+import time
+print("on the way", flush=True)
+time.sleep(100_000)
+"""
+
+
+def test_a_cut_between_two_nodes_of_a_run_blames_neither_of_them(lab: Lab, tmp_path: Path) -> None:
+    local = site(lab, tmp_path)
+    (local.project / "train.py").write_text(STEPS)
+    options = ("--nodes", "2", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0002,n0003")
+    run = local.submit(*options, "train.py")
+    outputs = Path(run["run_dir"])
+    try:
+        until(
+            lambda: len([path for path in outputs.glob("attempts/000/*.out") if path.read_text()]) == 2, 120
+        )
+        lab.fault("cut", "n0002", to="n0003", both=True)
+        assert local.run("wait", run["run_id"]).code == 1
+    finally:
+        lab.heal()
+    result = diagnosed(local, run["run_id"])
+    ends = [(culprit["rank"], culprit["node"]) for culprit in result["culprits"]]  # type: ignore[attr-defined]
+    assert (result["verdict"], ends) == ("link", [(-1, "n0002"), (-1, "n0003")])
+
+
 SAVES = """
 import os, time
 import torch, torch.distributed as dist

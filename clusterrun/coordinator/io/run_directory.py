@@ -78,11 +78,19 @@ class ReportFiles:
             self._note(f"{path} cannot be written: {error.strerror}")
 
     def progress(self, epoch: int) -> Progressed:
-        """Return the progress that rank 0 reported. A malformed file counts as no report."""
+        """Return the progress that rank 0 reported, and the last agent that lost its coordinator.
+
+        A malformed file counts as no report.
+        """
         values = _values(self._paths.attempt(epoch).progress)
         counts = [values.get(name) for name in ("step", "checkpoint")]
         step, checkpoint = [count if type(count) is int and count >= 0 else -1 for count in counts]
-        return Progressed(epoch, step, checkpoint, values.get("stopping") is True)
+        orphan = _values(self._paths.left)
+        node, at = orphan.get("node"), orphan.get("at")
+        progress = Progressed(epoch, step, checkpoint, values.get("stopping") is True)
+        if not isinstance(node, str) or not isinstance(at, float):
+            return progress
+        return replace(progress, orphan=node, orphan_at=at)
 
     def cancel_mark(self) -> tuple[int, int] | None:
         """Return a mark that changes with each request to cancel the run; None if there is no request."""

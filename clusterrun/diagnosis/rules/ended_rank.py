@@ -21,6 +21,7 @@ from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_w
 from clusterrun.diagnosis.wording import MEMORY_REMEDY, MOST_CULPRITS, cut
 from clusterrun.model import contract
 from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 
@@ -156,6 +157,12 @@ def explain_ended_rank(table: CallTable, blamed: Ranks, run: Remains, failure: F
         if contract.NO_START in sentence:  # the agent knows the remedy
             culprit = replace(culprit, why=sentence.removeprefix(f"{failure.node} "))
             return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), (), remedy)
+        if failure.peer:
+            ends = tuple(
+                Culprit(-1, node, "an end of the broken connection") for node in (failure.peer, failure.node)
+            )
+            remedy = f"clusterrun check --nodelist {fold([failure.peer, failure.node])} tests the connection"
+            return Diagnosis(Verdict.LINK, failure.why, ends, (), (), remedy)
         if failure.node:
             remedy = (
                 "--spares 1 replaces a lost node, --requeue continues without it in another job, --exclude "
