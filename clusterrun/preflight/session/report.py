@@ -221,7 +221,7 @@ def _report(state: SessionState, explanation: Explanation, fit: bool) -> Report:
         grades = [Grade.UNDETERMINED if is_undecided else Grade.FAIL]
     messages = []
     for finding in together:
-        shows_remedy = finding.verdict is Grade.FAIL and finding.remedy not in finding.message
+        shows_remedy = finding.remedy not in finding.message
         messages.append(f"{finding.message} -> {finding.remedy}" if shows_remedy else finding.message)
     tests = []
     for test in state.log.of(GroupTest):
