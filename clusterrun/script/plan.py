@@ -23,7 +23,7 @@ from clusterrun.slurm_text.srun_messages import HELD_SECONDS
 
 NAMED = "named by --python"
 # A tenth of Slurm's KillWait, within these bounds, remains to record the end and to hand the run over.
-LEAST_KILL_MARGIN_SECONDS, MOST_KILL_MARGIN_SECONDS = 2.0, 10.0
+LEAST_KILL_MARGIN_SECONDS, MOST_KILL_MARGIN_SECONDS = 1.0, 10.0
 LEAST_KILL_WAIT_SECONDS = 1.0
 # Limit on agents and ranks of a run on this machine. A typing error must not overload it.
 MOST_PROCESSES_HERE = 5000
