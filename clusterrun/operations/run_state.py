@@ -93,6 +93,11 @@ def judge(evidence: RunEvidence) -> RunStatus:
         ended_at = state.ended_at or state.updated_at
     elif not ended:
         ended_at = None
+    remedy = ""
+    is_deadline = row is not None and row.word == "DEADLINE"
+    if verdict.state is State.TIMEOUT and not (spec.goes_on or record.in_allocation or is_deadline):
+        is_local = record.cluster == Cluster.LOCAL.value
+        remedy = "--time allows more" if is_local else "--time asks for more, --requeue continues such a run"
     attempts = state.attempts if state else ()
     failure = state.failure if state and verdict.state is not State.COMPLETED and ended else None
     return RunStatus(
@@ -102,7 +107,7 @@ def judge(evidence: RunEvidence) -> RunStatus:
         cluster=record.cluster,
         state=verdict.state,
         phase=verdict.phase,
-        reason=verdict.reason,
+        reason=_joined(verdict.reason, remedy),
         nodes=spec.nodes,
         gpus_per_node=spec.gpus,
         gpu_type=spec.gpu_type,

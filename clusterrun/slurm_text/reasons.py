@@ -65,7 +65,12 @@ REASONS = (
     ),
     JobReason("Nodes required for job are DOWN", "waits for nodes that are down or taken", "see sinfo -R"),
     JobReason("NodeDown", "a node it needs is down", "see sinfo -R"),
-    JobReason("BadConstraints", "it asks for what no node has", "change --constraint, --gpus or --mem", True),
+    JobReason(
+        "BadConstraints",
+        "it asks for what no node has",
+        "change --constraint, --gpus, --mem, --nodelist or --exclude",
+        True,
+    ),
     JobReason("Licenses", "waits for a licence"),
     JobReason("Reservation", "waits for its reservation to begin"),
     JobReason(

@@ -313,7 +313,13 @@ def test_the_reason_has_the_observation(changes: dict[str, Any], message: str) -
 
 def test_the_reason_of_the_coordinator_for_the_same_end_replaces_that_of_slurm() -> None:
     limit = state(State.TIMEOUT, reason="the job's time limit was reached")
-    assert judge(evidence(row=row("TIMEOUT"), state=limit)).reason == limit.reason
+    assert judge(evidence(row=row("TIMEOUT"), state=limit)).reason.startswith(f"{limit.reason}; --time")
+
+
+def test_the_end_at_the_time_limit_names_the_options_that_help_unless_the_run_has_them() -> None:
+    for record, options in ((RECORD, 2), (REQUEUES, 0), (replace(RECORD, in_allocation=True), 0)):
+        reason = judge(evidence(row=row("TIMEOUT"), record=record)).reason
+        assert sum(option in reason for option in ("--time", "--requeue")) == options
 
 
 def test_a_failure_that_was_survived_is_not_the_end_of_a_run() -> None:
