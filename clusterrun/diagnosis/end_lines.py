@@ -222,8 +222,9 @@ class EndLines:
                 (kind for word, kind in _REASONS.items() if cause.startswith(word)), EndKind.CANCELLED
             )
             # scancel prints a line of the step and one of the job. Its signal may reach a launcher before.
-            of_cancel = (EndKind.CANCELLED, EndKind.OUTSIDE)
-            if kind is EndKind.CANCELLED and any(end.kind not in of_cancel for end in self.ends):
+            of_cancel = {EndKind.CANCELLED, EndKind.OUTSIDE} if match[1] == "JOB" else {EndKind.CANCELLED}
+            earlier = {end.kind for end in self.ends if end.kind is not EndKind.ENDED_BY_OTHERS}
+            if kind is EndKind.CANCELLED and earlier - of_cancel:
                 kind = EndKind.ENDED_BY_OTHERS
             # A failed rank ends a step, and never the job.
             is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"
