@@ -15,6 +15,11 @@ from clusterrun.script.statement_rules import RENDEZVOUS, of_tasks
 _OF_SHELL = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID"}
 # Commands of a setup line that may set variables which no statement shows.
 _SETS_UNSEEN = re.compile(r"(?m)(?:^|[;&|{(]\s*)(?:source|\.|eval|set -a)\s|\w+\s*\(\)\s*\{|^function\s")
+# An array that a line sets.
+_ARRAY = re.compile(
+    r"\b([A-Za-z_]\w*)\+?=\("
+    r"|\b(?:mapfile|readarray|read -r?a|declare -[Aa])\s[^<\n]*?([A-Za-z_]\w*)\s*(?:<|$|\n)"
+)
 
 
 def _code(command: tuple[str, ...]) -> str:
@@ -31,15 +36,22 @@ def evaluated(reading: Reading) -> Reading:
     code, setup = _code(reading.command), "\n".join(reading.setup)
     exported = {*_OF_SHELL, *RENDEZVOUS}
     exported = exported.union(*(statement.exports for statement in ShellSource(setup).statements))
+    # An array cannot be exported.
+    arrays = {name for pair in _ARRAY.findall(setup) for name in pair} & variables_read((code,))
     hidden = {
         name
-        for name in variables_read((code,)) - exported
+        for name in variables_read((code,)) - exported - arrays
         if not name.startswith(("SLURM_", "CLUSTERRUN_"))
         and (_SETS_UNSEEN.search(setup) or re.search(rf"\b{name}\b", setup))
     }
     if not reading.text or ALIKE.fullmatch(reading.text):
-        exports = (f"export {' '.join(sorted(hidden))}",) if hidden else ()
-        return replace(reading, setup=(*reading.setup, *exports))
+        exports = [f"export {' '.join(sorted(hidden))}"] if hidden else []
+        command = reading.command
+        if arrays:
+            values = f"$(declare -p {' '.join(sorted(arrays))} 2>/dev/null || :)"
+            exports.append(f'export ARRAYS="{values}"')
+            command = (*command[:2], f'eval "$ARRAYS"\n{code}', *command[3:])
+        return replace(reading, setup=(*reading.setup, *exports), command=command)
     # ``export A=$(f)`` would hide that f failed.
     export = f'ARGUMENTS="$(printf "%q " {reading.text})" && export ARGUMENTS'
     code = 'eval "set -- $ARGUMENTS"\n' + code.replace(reading.text_in_ranks, '"$@"', 1)
@@ -71,11 +83,6 @@ def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
     counts = set(of_tasks(variables_read((text,)))).difference(OF_PLACE)
     if not (launch and launch.program == "srun" and not launch.rank_launcher):
         counts.update(of_tasks(variables_read((code,))))  # srun's tasks have the values of ranks
-    text = "\n".join(statement.text for statement in source.statements)
-    arrays = set(re.findall(r"\b([A-Za-z_]\w*)\+?=\(|\b(?:mapfile|readarray)\s.*?([A-Za-z_]\w*)\s*<", text))
-    array_names = {name for pair in arrays for name in pair} if "$ARGUMENTS" not in code else set()
-    for name in sorted(array_names & variables_read((code,))):
-        yield Part(line, f"${name}", PartOutcome.UNTRANSLATED, "a shell in a rank does not see the array")
     for name in sorted(counts):
         reason = "it counts ranks in the line, and other tasks in the script: write the value"
         yield Part(line, f"${name}", PartOutcome.UNTRANSLATED, reason)

@@ -29,6 +29,7 @@ from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
 from clusterrun.script.script_reading import (
     ERREXIT,
+    ONE_RUN,
     Reading,
     literal_placeholders,
     read_script,
@@ -56,6 +57,9 @@ _COUNTS_GPUS = re.compile(r"\bSLURM_GPUS_ON_NODE\b|nvidia-smi|device_count|[= ](
 _USES_GPUS = re.compile(r"(?i)#SBATCH.*(?:exclusive|gpu)|cuda|nvidia|\s--nv\b")
 # A file of shell code that the script reads.
 _SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
+# A backslash with a blank behind it does not continue a command in the next line.
+_BROKEN_END = re.compile(r"(?<!\\)\\[ \t]+$")
+_PRINTED = re.compile(r"(?m)^\s*(?:echo|printf)\b.*$")
 # The path of the script that runs, as a script finds it.
 _OWN_PATH = re.compile(r"\$\{?(?:0|BASH_SOURCE)\b|\bscontrol\s+show\s+job(?!\w)[^\n]*Command")
 
@@ -116,7 +120,9 @@ def convert(
 
     conversion, statements = conversion_of(0)
     runs = [conversion_of(statement.line)[0] for statement in statements]
-    if not runs or any(run.verb == "sweep" or not run.command for run in runs):
+    if any(run.verb == "sweep" or not run.command for run in runs):
+        return conversion_of(ONE_RUN)[0]
+    if not runs:
         return conversion
     return _with_runs(conversion, statements, runs)
 
@@ -211,7 +217,7 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     reason = "the script that the job runs is not this file: write the path into the line"
     for part in script.reading.parts:
         is_in_line = part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND)
-        if is_in_line and (match := _OWN_PATH.search(part.text)):
+        if is_in_line and (match := _OWN_PATH.search(_PRINTED.sub("", part.text))):
             all_parts.append(Part(part.line, match[0], PartOutcome.UNTRANSLATED, reason))
     parts = sorted(all_parts, key=lambda part: part.line)
     verb = "sweep" if script.array.values or script.reading.sweeps else "submit"
@@ -258,7 +264,7 @@ def _read(
 ) -> _Script:
     """Read the directives and the statements. Raises ``BadInput`` for a job of several programs.
 
-    ``command_line``: the line of the command; 0: the one that trains.
+    ``command_line``: the line of the command; 0: the one that trains; ``ONE_RUN``: it, with all others.
     """
     directives = read_directives(text)
     array = _read_array({directive.name: directive.value for directive in directives}.get("array", ""))
@@ -293,6 +299,12 @@ def _read(
         Part(line, comment, PartOutcome.NEEDLESS, reason)
         for line, comment in source.comments
         if comment.startswith("#SBATCH") and line not in is_read
+    ]
+    reason = "a blank is behind the backslash: the command ends here, and the next line is another one"
+    late += [
+        Part(number, line.strip(), PartOutcome.UNTRANSLATED, reason)
+        for number, line in enumerate(text.splitlines(), 1)
+        if _BROKEN_END.search(line) and not line.lstrip().startswith("#")
     ]
     reading = audit.evaluated(reading)
     late += audit.differences(source, reading)

@@ -58,6 +58,16 @@ _HELPERS = (
 )
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 _PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
+_PREPARATIONS = {
+    *_PREPARES,
+    *PRINTS,
+    *("mkdir", "ulimit", "umask", "unset", "eval", "set", "shopt", "[", "[[", "trap"),
+}
+# Commands whose second run changes nothing.
+_REPEATABLE = _PREPARATIONS | {
+    *("cp", "rsync", "ln", "tar", "unzip", "chmod", "touch", "sleep", "true", ":", "test", "read", "mapfile"),
+    *("wait", "exit", "pip", "pip3", "cat", "ls", "sbcast", "shift", "break", "return"),
+}
 ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
 # A value that a command prints.
 _COMPUTED = re.compile(r"\$\((?!\()|`")
@@ -81,7 +91,10 @@ _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
 # The files that a login shell reads.
-LOGIN = "for file in /etc/profile ~/.bash_profile; do [ ! -r $file ] || . $file; done || :"
+LOGIN = (
+    "[ ! -r /etc/profile ] || . /etc/profile || :; for file in ~/.bash_profile ~/.bash_login ~/.profile; do "
+    "[ ! -r $file ] || { . $file; break; }; done || :"
+)
 # Values that differ between ranks, or each time a shell evaluates them.
 _OF_RANK = re.compile(
     r"\$\((?!\()|`|\$\$|\$\{?(?:RANDOM|HOSTNAME|SLURMD_NODENAME|SLURM_(?:PROCID|LOCALID|NODEID|TASK_PID)"
@@ -123,6 +136,10 @@ _NEEDS_ARGUMENTS = "it reads an argument of the batch script: clusterrun convert
 _IS_SKIPPED = "it does not run: its condition is false with the values and resources of this file"
 _IN_LOGS = "clusterrun logs shows the output"
 _END_IS_REPORTED = "clusterrun reports the end of the run"
+
+
+# In the place of the line of a command: all commands are in one run.
+ONE_RUN = -1
 
 
 class TrainingKind(IntEnum):
@@ -175,7 +192,8 @@ class _Scope:
     arguments: tuple[str, ...] | None
     depth: int = 0
     in_ranks: bool = False  # whether a launcher starts them, so that each rank or node runs them
-    command_line: int = 0  # the line of the command to read; 0: the one that trains
+    # The line of the command to read; 0: the one that trains, without other runs; ``ONE_RUN``: with them.
+    command_line: int = 0
 
 
 @frozen
@@ -205,7 +223,8 @@ def read_script(
     """Return what the script ``source`` asks for.
 
     ``read_file`` returns the text of a script that it starts, or ''. ``arguments``: those of the script; None
-    if they are known only when it runs. ``command_line``: the line of the command; 0: the one that trains.
+    if they are known only when it runs. ``command_line``: the line of the command; 0: the one that trains;
+    ``ONE_RUN``: it, and no other command is a run of its own.
     """
     reading = _read(_Scope(source, read_file, arguments, command_line=command_line))
     if not source.has_errors:
@@ -233,8 +252,9 @@ def _read(scope: _Scope) -> Reading:
                 continue
         if kind >= best_kind and not (is_one_task and best_kind is TrainingKind.LAUNCHED):
             training = candidate
-    runs = _runs(scope, candidates, training) if training and not scope.depth else ()
-    if scope.command_line:
+    has_runs = training is not None and not scope.depth and scope.command_line != ONE_RUN
+    runs = _runs(scope, candidates, training) if training and has_runs else ()
+    if scope.command_line > 0:
         training = next(other for other in candidates if other.statement.line == scope.command_line)
     if training is None:
         place, of_training = len(statements), Reading()
@@ -242,16 +262,19 @@ def _read(scope: _Scope) -> Reading:
         place, of_training = statements.index(training.statement), _block_reading(training, training.inner)
     else:
         place, of_training = statements.index(training.statement), _command_reading(scope, training)
-    kept = _kept(scope, training) if training and of_training.is_partial else None
+    once = [] if of_training.in_background else [s for s in statements[:place] if not _is_repeatable(s)]
+    is_shared = bool(of_training.sweeps) and once != []
+    kept = _kept(scope, training) if training and (of_training.is_partial or is_shared) else None
     of_training = kept or of_training
     beside = [
         other.statement
         for other in candidates
         if other.training.kind >= TrainingKind.PYTHON and _is_in_background(other)
     ]
+    trainings = [other.statement for other in candidates if other.training.kind >= TrainingKind.PYTHON]
     if training and _is_in_background(training):
         beside += [statement for statement in statements if statement.in_background]
-    before = _read_before(scope, statements[:place], training, of_training, beside, runs)
+    before = _read_before(scope, statements[:place], training, of_training, beside, runs, trainings)
     setup = (*before.setup, *of_training.setup)
     if scope.arguments and any(_POSITIONAL.search(line) for line in (*setup, of_training.text)):
         shell_words = [_setup_word(value, scope.source.constants) for value in scope.arguments]
@@ -896,12 +919,13 @@ def _read_before(
     of_training: Reading,
     beside: Sequence[Statement],
     runs: Sequence[Statement],
+    trainings: Sequence[Statement],
 ) -> Reading:
     """Return the setup lines of the statements before the command.
 
     They are read backwards, because a line is needed if a later one reads the variables that it sets.
     ``beside``: statements with a training that runs beside the command. ``runs``: statements that are runs
-    of their own.
+    of their own. ``trainings``: all with a command that trains.
     """
     # The line sets the launcher's variables behind the setup lines of the script.
     of_launch = of_training.training.launch.environment if of_training.training else ()
@@ -940,8 +964,7 @@ def _read_before(
             waits=bool(_WAITS.match(statement.text)) and absent is not None and absent < statement.line,
             is_of_other_run=is_before_run
             and bool(statement.commands)
-            and not {command.program for command in statement.commands if command.names}
-            <= {*_PREPARES, *PRINTS, "mkdir", "ulimit", "umask", "unset", "eval", "set", "[", "[["}
+            and not {command.program for command in statement.commands if command.names} <= _PREPARATIONS
             and not statement.sets & needed
             and statement.kind != "function_definition",
         )
@@ -966,9 +989,10 @@ def _read_before(
             counts = ", ".join(_counts_read(scope, statement))
             steps = [launch_in(command.names, reads_inline=False) for command in statement.commands]
             has_more_tasks = scope.source.constants.get("SLURM_NTASKS_PER_NODE", "1") != "1"
-            calls = [interpreter_call(command.names) for command in statement.commands]
             reason = ""
-            if any(call and call.script.endswith(".py") for call in calls):
+            if of_training.sweeps and not _is_repeatable(statement):
+                reason = "each run of the loop repeats it"
+            elif statement in trainings:
                 reason = "it runs once, before the ranks: clusterrun watches and restarts only the ranks"
             if counts:
                 reason = f"{counts} may have another value: the job has one task per node"
@@ -1053,6 +1077,8 @@ def _setup_lines(facts: Facts, read_variables: list[str], errexit: str) -> list[
     text = statement.text
     if statement.in_background:
         return [f"{text} &"]
+    if facts.is_inherited and not facts.is_read:
+        return [text]
     if statement.kind == "variable_assignment" or (facts.is_exported and facts.is_assignment):
         if errexit and _COMPUTED.search(text) and "=(" not in text:
             # ``export X=$(f)`` hides that f failed.
@@ -1147,12 +1173,25 @@ def _is_small(launch: LaunchCommand, constants: Mapping[str, Constant]) -> bool:
     return is_one_task or (is_one_per_node and not launch.total)
 
 
+def _is_repeatable(statement: Statement) -> bool:
+    """Return whether a second run of a statement, as before each run of a sweep, changes nothing."""
+    programs = {command.program for command in statement.commands if command.names}
+    appends = any(text.startswith(">>") for command in statement.commands for text in command.redirections)
+    is_definition = statement.kind == "function_definition"
+    return is_definition or (programs <= _REPEATABLE and not appends and not statement.in_background)
+
+
 def _parts_after(statements: Sequence[Statement]) -> Iterator[Part]:
     """Yield what becomes of the statements behind the command, the last one first."""
     needed: set[str] = set()
+    with_result = [statement for statement in statements if READS_RESULT.match(statement.text)]
+    results = {name for statement in with_result for name in statement.sets}
     for statement in reversed(statements):
         part = _part_after(statement)
-        if statement.sets & needed and not READS_RESULT.match(statement.text):
+        reads_result = "$?" in statement.text or bool(statement.reads & results)
+        decides = re.search(r"\bexit [1-9]", statement.text) and not reads_result
+        is_needed = bool(statement.sets & needed) and statement not in with_result
+        if part.outcome is PartOutcome.NEEDLESS and (decides or is_needed):
             part = replace(part, outcome=PartOutcome.UNTRANSLATED, reason=IS_BEHIND)
         if part.outcome is PartOutcome.UNTRANSLATED:
             needed |= statement.reads

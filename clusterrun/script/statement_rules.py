@@ -75,6 +75,12 @@ class Facts:
         return self.statement.kind == "variable_assignment" or is_local or is_document or self._only_sets
 
     @property
+    def is_inherited(self) -> bool:
+        """Return whether it sets a variable that the job may have in its environment: programs see it."""
+        statement = self.statement
+        return statement.kind == "variable_assignment" and any(map(_INHERITED.fullmatch, statement.sets))
+
+    @property
     def _only_sets(self) -> bool:
         """Return whether it is a condition or a loop that does nothing but set variables of its shell."""
         statement = self.statement
@@ -128,8 +134,16 @@ class Rule:
     reason: str  # the reason that a user reads
 
 
-_SIGNALS_OF_A_TRAP = re.compile(
-    r"\b(?:SIG)?(?:TERM|INT|USR[12]|HUP|QUIT|ALRM|CONT)\b|\s(?:1|2|3|10|12|14|15)\b"
+_NAMES_OF_SIGNALS = ("TERM", "INT", "USR1", "USR2", "HUP", "QUIT", "ALRM", "CONT")
+_SIGNALS_OF_A_TRAP = {
+    *_NAMES_OF_SIGNALS,
+    *(f"SIG{name}" for name in _NAMES_OF_SIGNALS),
+    *("1", "2", "3", "10", "12", "14", "15"),
+}
+# Variables that the environment of a job often has.
+_INHERITED = re.compile(
+    r"(?:LIBRARY_|C|MAN|MODULE|PKG_CONFIG_|CMAKE_PREFIX_)?PATH|(?:LD_|PYTHON)\w+|HOME|TMPDIR|TE?MP"
+    r"|(?:XDG|LC|CUDA|OMP|MKL|NCCL|HF|TORCH|WANDB)_\w+|LANG|DISPLAY|SHELL|TERM|USER"
 )
 # It reads the result of the statement before it: nothing of its own runs in front.
 READS_RESULT = re.compile(r"(?!\w+\s*\(\)|function\b)(?:(?!\|\||&&|[;\n])[^#])*(?:\$\?|\bPIPESTATUS\b)")
@@ -170,13 +184,15 @@ RULES = (
         "srun reads it, and clusterrun has a step of its own: give the option as --srun KEY=VALUE",
     ),
     Rule(
-        lambda facts: facts.is_assignment and not facts.is_read and facts.is_constant,
+        lambda facts: facts.is_assignment and not (facts.is_read or facts.is_inherited) and facts.is_constant,
         _NEEDLESS,
         "its value is in the line, as far as it is needed",
     ),
     Rule(
         lambda facts: (
-            not facts.is_read and (facts.is_assignment or facts.sets_launcher) and facts.statement.only_reads
+            not (facts.is_read or facts.is_inherited)
+            and (facts.is_assignment or facts.sets_launcher)
+            and facts.statement.only_reads
         ),
         _NEEDLESS,
         "nothing that is in the line reads it",
@@ -198,7 +214,7 @@ RULES = (
         "deepspeed's launcher reads that file: give each line of it as --env NAME=VALUE",
     ),
     Rule(
-        lambda facts: facts.name == "trap" and not _SIGNALS_OF_A_TRAP.search(facts.statement.text),
+        lambda facts: facts.name == "trap" and not set(facts.words[2:]) & _SIGNALS_OF_A_TRAP,
         _UNTRANSLATED,
         "the script's own shell runs it at its end: do it in the training script, or after clusterrun wait",
     ),

@@ -317,7 +317,6 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "srun ./absent.sh",
         "F=$(find_it)\nbash $F",
         "for n in 1 2; do\n srun -n $n ./solve\ndone",
-        "declare -A m=([a]=1)\nfor i in ${!m[@]}; do\n python t.py $i\ndone",
         "#SBATCH -N1 -c4 --gpus=4\nsrun torchrun --nnodes=4 --nproc_per_node=4 t.py",
         "#SBATCH -n5 --gpus-per-task=1 -c1\nsrun torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1 t.py",
         "python t.py $SLURM_ARRAY_TASK_ID",
@@ -443,6 +442,7 @@ def test_runs_that_depend_on_the_run_before_are_no_sweep(loop: str) -> None:
         ("python t.py || python t.py --again", [], ""),
         ("yes | python t.py", [], ""),
         ("[ -d data ] || ./fetch && python t.py", [], ""),
+        ("rm -rf out\nfor i in 1 2; do python t.py $i; done", ["rm -rf out || :"], ""),
         (
             "set -e\nfit() { python t.py $1; }\nfor i in $(seq 3 9); do fit $i || break; done",
             [],
@@ -480,6 +480,10 @@ fi
 } || :' t.py""",
         ),
         ("#SBATCH -N2 -n1\nsrun python t.py", "--nodes 1 t.py"),
+        (
+            "PATH=/x:$PATH\nTMPDIR=/y\npython t.py $TMPDIR",
+            "--setup 'PATH=/x:$PATH' --setup TMPDIR=/y t.py /y",
+        ),
         ("id=$(sbatch a)\nmkdir out$id\nsrun python t.py", "t.py"),
         ("for f in *.y; do\n mkdir $f\n srun python t.py $f\ndone", "COMMAND"),
         ("show() { echo hi; }\nshow", "--setup 'show() { echo hi; }' --setup 'show || :' COMMAND"),
@@ -505,7 +509,9 @@ def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str
         ("$L python t.py", "if it is a launcher"),
         ("python t.py\nexit 3", "always fails"),
         ("if f; then exec python a.py; fi\npython t.py", "takes the place"),
-        ("A=(1 2)\npython t.py $A[1]", "does not see the array"),
+        ("rm -rf out\nfor i in 1 2; do srun -n2 python t.py $i; done", "repeats it"),
+        ("python t.py\n[ -s out ] || exit 1", "after the ranks"),
+        ("python t.py \\ \n --x", "a blank is behind the backslash"),
         ("accelerate launch --num_processes 2 t.py", "default_config.yaml"),
     ],
 )
@@ -1023,8 +1029,9 @@ def test_arguments_of_the_batch_script_are_in_the_line(
 
 
 def test_a_trap_for_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
-    parts = converted("#SBATCH -t 5\ntrap cleanup EXIT\ntrap stop EXIT TERM\nsrun python t.py").untranslated
-    assert ["the script's own shell runs it" in part.reason for part in parts] == [True, False]
+    traps = "trap cleanup EXIT\ntrap 'kill $P 2>/dev/null' EXIT\ntrap stop EXIT TERM"
+    parts = converted(f"#SBATCH -t 5\n{traps}\nsrun python t.py").untranslated
+    assert ["the script's own shell runs it" in part.reason for part in parts] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -1060,6 +1067,10 @@ def test_a_trap_for_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
         "A=(--x 'a b')\nsrun python t.py ${A[@]}",
         "A='/et[c]'\nsrun python t.py $A \"$A\"",
         "A=$(seq 3)\nB=x\nfor i in $A; do B+=$i; done\nsrun python t.py $B",
+        "A=(p $(echo q) 'r  s')\npython t.py $A[1]",
+        'mapfile -t A < <(printf "a b\\nc")\nfor (( i=0; i<${#A[@]}; i++ )); do python t.py ${A[$i]}; done',
+        'declare -A A=([x]=1 ["y z"]=2)\nfor i in "${!A[@]}"; do python t.py "$i" "${A[$i]}"; done',
+        'A=(--x "1  2")\nrm -f none\nfor i in a b; do python t.py "${A[@]}" $i; done',
     ],
 )
 def test_the_command_gets_the_arguments_that_the_script_gives(lines: str, tmp_path: Path) -> None:
@@ -1105,6 +1116,14 @@ def test_the_bounds_of_an_array_are_those_of_the_batch_script(
     assert environment == {"SLURM_ARRAY_TASK_ID": "{task}", **expected}
 
 
-def test_a_program_that_becomes_a_setup_line_is_named() -> None:
-    conversion = converted("module load cuda\npython prepare.py\npython -m train")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "module load cuda\npython prepare.py",
+        "#SBATCH -a 0-1\npython -m fit run",
+        "#\nif f; then python -m fit run; fi",
+    ],
+)
+def test_a_program_that_becomes_a_setup_line_is_named(lines: str) -> None:
+    conversion = converted(f"{lines}\npython t.py")
     assert {part.line for part in conversion.parts if "once" in part.reason} == {3}
