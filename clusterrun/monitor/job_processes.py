@@ -250,7 +250,11 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
         candidates: Sequence[JobProcess] = processes
         if raylets := [process for process in processes if process.launcher == "raylet"]:
             candidates = [process for raylet in raylets for process in _below(raylet, children)]
-        names = {process.pid: UNNUMBERED for process in _with_torch(candidates, loads_torch)}
+        trainers = _with_torch(candidates, loads_torch)
+        if not trainers and not any(process.launcher for process in processes):
+            # The script runs python without a launcher, and the program does without torch.
+            trainers = _with_torch(processes, lambda pid: True)
+        names = {process.pid: UNNUMBERED for process in trainers}
     equal: dict[tuple[RankName, str], list[int]] = {}
     for pid, name in names.items():
         equal.setdefault((name, by_pid[pid].step), []).append(pid)

@@ -105,6 +105,13 @@ def test_a_background_process_of_the_batch_script_is_no_srun_task() -> None:
     assert ranks(script, srun) == []
     trains = process(32, 30, **batch)
     assert ranks(script, trains, torch=(32,)) == [(32, "", -1, 0)]
+    assert ranks(script, srun, trains) == []
+
+
+def test_without_torch_and_a_launcher_the_python_of_the_batch_script_is_a_rank() -> None:
+    batch = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
+    script = process(30, 1, ("/bin/bash", "slurm_script"), "bash", **batch)
+    assert ranks(script, process(31, 30, **batch), process(32, 31, **batch)) == [(31, "", -1, 0)]
 
 
 def test_ranks_of_mpi_have_its_numbers_and_not_those_of_the_step_that_started_its_daemon() -> None:
