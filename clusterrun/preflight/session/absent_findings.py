@@ -56,6 +56,7 @@ _REMEDIES = (
     ("connection refused", False, _INCOMING),
     ("node failure", False, _INCOMING),
 )
+_ONE_WITNESS = "does Slurm reach {0}? sinfo -N -l -n {0}; a third node can decide: --spares 1"
 _AND_NAME = "; is that its address? getent hosts {0}, scontrol show node {0}"
 _PARTLY = (
     "do its routes or a firewall keep it from {}? ip route get ADDRESS there, iptables -S, nft list ruleset"
@@ -179,6 +180,10 @@ def _of_single(
         explanation.explain_gone(node.node, Grade.UNDETERMINED, message, remedy)
         return
     if not answered:
+        if unanswered == (HOST,):
+            message += f"; only {host} tried to reach it, so the connection between them may be at fault too"
+            grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL
+            explanation.explain_gone(node.node, grade, message, _ONE_WITNESS.format(node.name))
         return
     # An agent joins over its link to the coordinator's node. Several broken links are less likely.
     if unanswered == (HOST,) and not node.listens:

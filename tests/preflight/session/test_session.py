@@ -643,6 +643,12 @@ def test_the_first_of_two_nodes_is_not_blamed_for_one_others_failure() -> None:
         assert examined(orders(2), Faults(agentless={1}, **more)).report.nodes[0].verdict is Grade.PASS
 
 
+def test_a_node_that_only_the_first_node_failed_to_reach_is_reported_with_that_node() -> None:
+    report = examined(orders(2), Faults(absent={1}, why=UNREACHED)).report
+    (result,) = report.nodes[1].findings
+    assert (result.verdict, "n0000" in result.message) == (Grade.FAIL, True)
+
+
 def test_a_setting_of_the_user_is_not_changed() -> None:
     provided = replace(orders(2), environment=(("NCCL_SOCKET_IFNAME", "ib0"),))
     assert examined(provided).environment == (("GLOO_SOCKET_IFNAME", "eth0"),)
