@@ -31,11 +31,12 @@ def show(context: Context, status: RunStatus) -> None:
     lines += lineage(attempts, lambda epoch: checks[epoch])
     commands = _next(status, any(details.checks))
     lines += ["", *(f"{purpose:<10} clusterrun {line} {status.run_id}" for purpose, line in commands)]
+    print("\n".join(visible(line) for line in lines))
     if details.record and status.state.ended:
         from clusterrun.script.submit_again import line as again
 
-        lines.append(f"{'again':<10} {again(details.record.spec)}")
-    print("\n".join(visible(line) for line in lines))
+        # Its line breaks are parts of quoted words, and a shell must read them as such.
+        print(f"{'again':<10} {again(details.record.spec)}")
 
 
 def _size(status: RunStatus) -> str:

@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -286,3 +287,10 @@ def test_a_run_with_a_damaged_state_still_has_its_detail_and_logs(clusterrun: Co
 def test_a_run_that_has_ended_shows_the_line_that_submits_it_again(ended: CommandLine) -> None:
     again = "clusterrun submit --nodes 2 --ranks-per-node 3 --cluster local --preflight off train.py"
     assert ended("status", "last").out.endswith(f"\nagain      {again}\n")
+
+
+def test_the_line_that_submits_a_run_again_keeps_the_line_breaks_of_its_words(clusterrun: CommandLine) -> None:
+    line = 'export A="1 \\\n  2"'
+    clusterrun("submit", "--wait", "--setup", line, "true")
+    again = clusterrun("status", "last").out.partition("\nagain ")[2]
+    assert line in shlex.split(again)
