@@ -57,6 +57,7 @@ class RunEvidence:
     elsewhere: str = ""  # another cluster that holds the run's jobs; the silence of this one means nothing
     script_error: str = ""  # the reason that the batch script printed for its own end
     before: str = ""  # how the run ended that this run waits for in vain
+    waits_for: str = ""  # the runs that have not ended, and that Slurm starts this run after
     node_reason: str = ""  # why Slurm took nodes out of the job, as it or an administrator noted it
     message: OrphanReport | None = None  # the newest message of agents whose coordinator is dead
     damaged: bool = False  # whether a state exists that cannot be read
@@ -165,7 +166,10 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
     if (row.state is State.PENDING or handed_over) and not _started_since(evidence):
         never = evidence.answered and explain(row.reason).never
         why = _why_queued(row, state, evidence.now)
-        why = f"{WILL_NEVER}: {evidence.before}" if never and evidence.before else why
+        if never and evidence.before:
+            why = f"{WILL_NEVER}: {evidence.before}"
+        elif state is None and evidence.waits_for:
+            why = f"waits for the end of {evidence.waits_for}"
         return _Verdict(State.PENDING, Phase.QUEUED, why, hopeless=never)
     if state and is_over:
         return _by_state(evidence, state)

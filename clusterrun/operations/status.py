@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from clusterrun.local.processes import alive
+from clusterrun.model.document import BadDocument
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError, NoSuchRun, SchedulerError
 from clusterrun.model.frozen import frozen, replace
@@ -193,6 +194,7 @@ class StatusQuery:
                 elsewhere=reply.elsewhere.get(record.run_id, ""),
                 script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
+                waits_for=self._waits_for(record) if row and row.reason == "Dependency" else "",
                 node_reason=self._node_reason(files.state, row) if row and reply.answered else "",
                 damaged=bool(files.damage),
                 message=self._store.orphan_report(record.run_id) if row and silent else None,
@@ -229,6 +231,17 @@ class StatusQuery:
                     end += f" (--sbatch dependency=afterany:{status.job_id} starts after any end)"
                 return end
         return ""
+
+    def _waits_for(self, record: RunRecord) -> str:
+        """Return the runs of ``--after`` that have no recorded end; '' if there is none."""
+        waiting = []
+        for job_id in record.spec.after:
+            with suppress(ClusterrunError, BadDocument):
+                run_id = self._store.find(job_id)
+                if self._store.ended(run_id) is None:
+                    waiting.append(f"{self._store.read(run_id).name} ({run_id})")
+        more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
+        return ", ".join(waiting[:3]) + more
 
     def _note(
         self, status: RunStatus, files: RunFiles, final: bool, reply: SchedulerReply, now: float

@@ -144,6 +144,20 @@ def test_a_run_after_one_that_reached_its_time_limit_is_told_how_to_wait_for_any
     assert "was TIMEOUT" in reason and "dependency=afterany:41" in reason
 
 
+def test_a_run_that_waits_for_others_names_those_that_have_not_ended(context: Context, slurm: Slurm) -> None:
+    add(context, "40", run_state=state(State.COMPLETED))
+    statuses(context=context)  # records the end
+    first = add(context, "41", NOW + 1, token="first")
+    spec = replace(RECORD.spec, after=("40", "41"))
+    second = add(context, "42", NOW + 2, spec=spec, token="other")
+    slurm.rows = [
+        row(job_id="41", comment="clusterrun:x:first"),
+        row("PENDING", job_id="42", comment="clusterrun:x:other", reason="Dependency"),
+    ]
+    reason = next(s.reason for s in statuses(context=context) if s.run_id == second)
+    assert reason == f"waits for the end of {RECORD.name} ({first})"
+
+
 NEWER = "clusterrun:newer:other"
 
 
