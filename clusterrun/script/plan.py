@@ -18,6 +18,7 @@ from clusterrun.model.phrases import count_of
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import containers, quoting, requeue_options, sbatch_options
+from clusterrun.script.interpreter_calls import inline_text
 from clusterrun.script.script_texts import ScriptHabits
 from clusterrun.slurm_text.srun_messages import HELD_SECONDS
 
@@ -139,7 +140,9 @@ def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:
 
 def interpreter(spec: JobSpec) -> str:
     """Return the ranks' Python; '' if they run another program, which may bring its own."""
-    first = rank_command(spec.command, spec.python)[0]
+    # ``convert`` writes such a shell line for arguments that a rank's shell expands.
+    in_shell = re.match(r'(?:eval "set -- \$ARGUMENTS"\n)?exec (\S+)', inline_text(spec.command))
+    first = in_shell[1] if in_shell else rank_command(spec.command, spec.python)[0]
     named = re.fullmatch(r"python(\d+(\.\d+)?)?", os.path.basename(first))
     return spec.python if spec.alone else first if named or first == spec.python else ""
 
