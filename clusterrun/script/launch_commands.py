@@ -285,6 +285,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
             numbers[role] = max(numbers[role], number)
         elif role == launcher_options.ON_CPUS:
             is_cpu = True
+            environment.append(("ACCELERATE_USE_CPU", "true"))
         elif role in (launcher_options.VARIABLE, launcher_options.VARIABLES):
             pairs = value.split(",") if role == launcher_options.VARIABLES else [value]
             environment += [(pair.partition("=")[0], pair.partition("=")[2]) for pair in pairs if "=" in pair]
