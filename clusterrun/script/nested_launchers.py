@@ -194,7 +194,9 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
         where = "the shell line" if inline else places[number - 1] if places else f"{name}, line {number}"
         line = launch_commands.instead(spec, launch, verb)
         remedy = f": instead {line}{launch_commands.not_in_line(launch, '; ')}" if line else ""
-        if launch.is_scheduler and on_slurm and not launch.overlaps:
+        if launch.program == "sbatch" and launch.command and on_slurm:
+            yield f"{where} queues another job: clusterrun convert {launch.command[0]} prints its line"
+        elif launch.is_scheduler and on_slurm and not launch.overlaps:
             yield f"{where} calls {launch.program} inside the job of this run, whose nodes are in use{remedy}"
         elif not launch.is_scheduler and many:
             message = f"{where} starts {launch.program}, which starts ranks of its own, in every rank"
