@@ -120,7 +120,7 @@ class RequeuePolicy(RunPart):
             self._continues_by = self._survival.requeue
         self._end = end
         waits = self._next and self._continues_by == "chain"
-        where = f"in job {self._next}" if waits else "when it is started again"
+        where = f"in job {self._next}" if waits else "when Slurm starts it again"
         return RunOutcome(State.PENDING, f"{end.reason}{contract.GOES_ON}{where}", 0)
 
     def leave(self, now: Now, code: int) -> None:

@@ -147,7 +147,7 @@ def test_ranks_learn_the_end_time_at_a_notice_and_are_ended_then() -> None:
     state = tape.saved
     assert (state.state, state.reason) == (
         State.PENDING,
-        f"{LIMIT}; the run goes on when it is started again",
+        f"{LIMIT}; the run goes on when Slurm starts it again",
     )
     assert (state.attempts[-1].outcome, state.attempts[-1].failure) == ("TIMEOUT", None)
     assert left_by_all(tape, 78.5) == [Requeue(())]
