@@ -37,7 +37,9 @@ IS_OTHER_RUN = "it starts ranks or tasks too: submit it as a run of its own, and
 IS_BESIDE = "it runs beside the ranks: start it from the training script, or submit it as a run of its own"
 IS_OF_OTHER_RUN = "it comes before a line that is a run of its own: give it to that run as --setup"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
-QUEUES_JOB = "it queues another job: clusterrun convert that script; --after RUN orders runs, --requeue continues one"
+QUEUES_JOB = (
+    "it queues another job: clusterrun convert that script; --after RUN orders runs, --requeue continues one"
+)
 OF_OTHER_RUNS = (IS_OTHER_RUN, IS_BESIDE, IS_OF_OTHER_RUN, IS_BEHIND)
 
 

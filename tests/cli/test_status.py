@@ -289,7 +289,7 @@ def test_a_run_that_has_ended_shows_the_line_that_submits_it_again(ended: Comman
     assert ended("status", "last").out.endswith(f"\nagain      {again}\n")
 
 
-def test_the_line_that_submits_a_run_again_keeps_the_line_breaks_of_its_words(clusterrun: CommandLine) -> None:
+def test_the_line_that_submits_a_run_again_keeps_line_breaks(clusterrun: CommandLine) -> None:
     line = 'export A="1 \\\n  2"'
     clusterrun("submit", "--wait", "--setup", line, "true")
     again = clusterrun("status", "last").out.partition("\nagain ")[2]
