@@ -33,6 +33,8 @@ def evaluated(reading: Reading) -> Reading:
     A shell in each rank expands them if it does so alike, with variables that are exported for it. Else a
     setup line expands them.
     """
+    if not (reading.text_in_ranks or reading.is_kept):
+        return reading
     code, setup = _code(reading.command), "\n".join(reading.setup)
     exported = {*_OF_SHELL, *RENDEZVOUS}
     exported = exported.union(*(statement.exports for statement in ShellSource(setup).statements))
@@ -44,8 +46,8 @@ def evaluated(reading: Reading) -> Reading:
         if not name.startswith(("SLURM_", "CLUSTERRUN_"))
         and (_SETS_UNSEEN.search(setup) or re.search(rf"\b{name}\b", setup))
     }
+    exports = [f"export {' '.join(sorted(hidden))}"] if hidden else []
     if not reading.text or ALIKE.fullmatch(reading.text):
-        exports = [f"export {' '.join(sorted(hidden))}"] if hidden else []
         command = reading.command
         if arrays:
             values = f"$(declare -p {' '.join(sorted(arrays))} 2>/dev/null || :)"

@@ -55,6 +55,8 @@ _THREADS = re.compile(r"\bOMP_NUM_THREADS\b")
 _COUNTS_GPUS = re.compile(r"\bSLURM_GPUS_ON_NODE\b|nvidia-smi|device_count|[= ](?:auto|gpu)$")
 # The script, or the node that it has alone, may have GPUs that Slurm does not count.
 _USES_GPUS = re.compile(r"(?i)#SBATCH.*(?:exclusive|gpu)|cuda|nvidia|\s--nv\b")
+# Directives that may lead to nodes with such GPUs.
+_PLACES = ("partition", "constraint", "nodelist")
 # A file of shell code that the script reads.
 _SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
 # A backslash with a blank behind it does not continue a command in the next line.
@@ -402,12 +404,14 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
     if launch.program == "srun" and launch.has_several_worlds and nodes > 1 and not launch.keeps_accelerate:
         yield f"each node's {launch.rank_launcher} is a world of its own: the line has one world"
     ranks = last_number(options.get("gpus", "").rpartition(":")[2])
-    passed_on = " ".join(value for _, value in translated.options)
-    if not (ranks or "gpu" in passed_on) and _USES_GPUS.search(script.text) and script.reading.command:
-        yield "the line asks for no GPUs, so that ranks see none: --gpus N, or --gpus-from node"
     command = "\n".join(script.reading.command)
     is_python = re.search(r"python|\.py\b|\.(?:ba)?sh\b|^-m$", command, re.MULTILINE)
     is_python = is_python if "mpi4py" not in command else None
+    passed_on = " ".join(value for name, value in translated.options if name == "sbatch")
+    is_placed = any(directive.name in _PLACES for directive in script.directives)
+    uses_gpus = _USES_GPUS.search(script.text) or (is_placed and is_python)
+    if not (ranks or "gpu" in passed_on) and uses_gpus and script.reading.command:
+        yield "the line asks for no GPUs, so that ranks see none: --gpus N, or --gpus-from node"
     is_step = launch.program == "srun" and not launch.rank_launcher and "per-node" not in options
     if is_step and not is_python and nodes * max(ranks, last_number(options.get("ranks-per-node", ""))) > 1:
         yield "each process is a rank: a program that calls MPI sees one process, and none is bound to CPUs"

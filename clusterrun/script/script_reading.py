@@ -111,6 +111,10 @@ ALIKE = re.compile(
 )
 # A program that trains, by its name. One behind it evaluates.
 _TRAINS = re.compile(r"(?i)train|tun(?:e|ing)")
+# Output that a program writes to a file that is no log.
+_RESULT = re.compile(
+    r"1?>>?\s*(?!\S*(?:log|out|err|txt|/dev/\w+|\$\{?\w+\}?)[\"']?$)\S*\.\w+[\"']?$", re.IGNORECASE
+)
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 # A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
@@ -176,6 +180,7 @@ class Reading:
     sweeps: tuple[tuple[str, str], ...] = ()
     in_background: bool = False  # whether the script continues while the command runs
     requeues: bool = False  # whether it prepares the requeue of the job
+    is_kept: bool = False  # whether COMMAND is the whole statement of the script
     is_partial: bool = False  # whether the statement of the command does more than the line
     parts: tuple[Part, ...] = ()
     # The statements, in their order, with the commands that are runs of their own. () if there is one.
@@ -229,8 +234,8 @@ def read_script(
     reading = _read(_Scope(source, read_file, arguments, command_line=command_line))
     if not source.has_errors:
         return reading
-    reason = "convert cannot read all of the shell code"
-    part = Part(1, source.first_line, PartOutcome.UNTRANSLATED, reason)
+    reason = "convert cannot read the shell code from here: bash -n SCRIPT says whether bash can"
+    part = Part(source.error_line, source.line(source.error_line), PartOutcome.UNTRANSLATED, reason)
     return replace(reading, parts=(*reading.parts, part))
 
 
@@ -271,7 +276,14 @@ def _read(scope: _Scope) -> Reading:
         for other in candidates
         if other.training.kind >= TrainingKind.PYTHON and _is_in_background(other)
     ]
-    trainings = [other.statement for other in candidates if other.training.kind >= TrainingKind.PYTHON]
+    program = training.training.launch.command if training else ()
+    program = program[: 1 if "/" in "".join(program[:1]) else 2]  # ``uv run`` is a program
+    trainings = [
+        other.statement
+        for other in candidates
+        if other.training.kind >= TrainingKind.PYTHON
+        or (program and other.training.launch.command[: len(program)] == program)
+    ]
     if training and _is_in_background(training):
         beside += [statement for statement in statements if statement.in_background]
     before = _read_before(scope, statements[:place], training, of_training, beside, runs, trainings)
@@ -630,7 +642,7 @@ def _kept(scope: _Scope, candidate: _Candidate) -> Reading | None:
     parts = [Part(statement.line, statement.text, PartOutcome.COMMAND)]
     if statement.block_kind in _LOOPS and _RETRIES.search(statement.text):
         parts.append(Part(statement.line, statement.text, PartOutcome.OPTION, _IS_RETRY))
-    return Reading(training=training, command=command, parts=tuple(parts))
+    return Reading(training=training, command=command, is_kept=True, parts=tuple(parts))
 
 
 def _calls(code: str, function: Statement) -> bool:
@@ -748,7 +760,8 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         name for other in scope.source.statements for name in (*other.sets, *_DEFAULTED.findall(other.text))
     }
     for name, value in launch.options:
-        if name not in ("setup", "input") and own & variables_read([value]):
+        is_computed = bool(own & variables_read([value])) or _COMPUTED.search(value)
+        if name not in ("setup", "input") and is_computed:
             reason = f"--{name} reads a variable of the script: write its value into the line"
             parts.append(Part(line, value, PartOutcome.UNTRANSLATED, reason))
     is_partial = not statement.is_plain and (statement.kind != "list" or _is_condition(statement))
@@ -764,6 +777,7 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
     if training.kind is TrainingKind.PROGRAM and (match := _STARTER.search(" ".join(launch.command))):
         reason = f"it starts {match[0]}, and each rank would: clusterrun sweep starts several runs"
         parts.append(Part(line, statement.text, PartOutcome.UNTRANSLATED, reason))
+    results: list[str] = []
     for text in training.command.redirections:
         if text.startswith("<<"):
             reason = "put it into a file and give --input FILE"
@@ -777,21 +791,21 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         elif ">&" not in text and text.lstrip("&12>").strip("\"' ") in behind:
             reason = "a later line reads it: clusterrun logs --raw RUN > FILE"
             parts.append(Part(line, text, PartOutcome.UNTRANSLATED, reason))
+        elif _RESULT.match(text) and "2>&1" not in training.command.redirections and not launch.program:
+            results.append(text)
         else:
             parts.append(Part(line, text, PartOutcome.NEEDLESS, _IN_LOGS))
     command = reading.command
+    if results:
+        command = _redirected(command, launch, " ".join(results))
     of_script = "\n".join(other.text for other in scope.source.statements if other is not statement)
     for name, input_file in (*launch.options, *options):
         if name == "input" and (
             own & variables_read([input_file]) or os.path.basename(input_file) in of_script
         ):
             # submit would read the file before the script writes it.
-            is_script = command[0] == "-m" or command[0].endswith(".py")
-            python = (launch.python or "python",) if is_script else ()
-            code = command[2] if command[:2] == ("bash", "-c") else f"exec {shlex.join((*python, *command))}"
-            code = code if code.startswith("exec ") else f"{{ {code}\n}}"
             source = f'"{input_file}"' if "$" in input_file else shlex.quote(input_file)
-            command = ("bash", "-c", f"{code} < {source}", *command[3:])
+            command = _redirected(command, launch, f"< {source}")
             launch = replace(launch, options=tuple(pair for pair in launch.options if pair[0] != "input"))
             options = [pair for pair in options if pair[0] != "input"]
     return replace(
@@ -804,6 +818,16 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         options=tuple(options),
         parts=tuple(parts),
     )
+
+
+def _redirected(command: tuple[str, ...], launch: LaunchCommand, redirection: str) -> tuple[str, ...]:
+    """Return COMMAND as a shell that redirects its input or output."""
+    is_script = command[0] == "-m" or command[0].endswith(".py")
+    python = (launch.python or "python",) if is_script else ()
+    is_shell = command[:2] == ("bash", "-c")
+    code = command[2] if is_shell else f"exec {shlex.join((*python, *command))}"
+    code = code if code.startswith("exec ") else f"{{ {code}\n}}"
+    return ("bash", "-c", f"{code} {redirection}", *(command[3:] if is_shell else ()))
 
 
 def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[tuple[str, ...], str, str]:
@@ -1195,7 +1219,8 @@ def _parts_after(statements: Sequence[Statement]) -> Iterator[Part]:
             part = replace(part, outcome=PartOutcome.UNTRANSLATED, reason=IS_BEHIND)
         if part.outcome is PartOutcome.UNTRANSLATED:
             needed |= statement.reads
-        yield part
+        if statement.text:
+            yield part
 
 
 def _part_after(statement: Statement) -> Part:

@@ -45,6 +45,7 @@ _SHIFT = re.compile(r"shift(?:\s+(\d+))?\s*(?:2?>\S*\s*)?(?:\|\|.*)?$", re.ASCII
 _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq (?:(\d+) )?(\d+)\)", re.ASCII)
 # An expansion without a command in it.
 _SIMPLE = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9@*#])|\{([A-Za-z_]\w*|[0-9@*#])(?::?-([^{}$`]*))?\})", re.ASCII)
+_CALCULATED = re.compile(r"\$\(\([^()]*\)\)")
 _ARGUMENT = re.compile(r"\$\{?[1-9#@*]")
 # The value of a sweep.
 _SWEPT = re.compile(r"\{[A-Za-z_]\w*\}", re.ASCII)
@@ -247,6 +248,8 @@ class ShellSource:
         self._bytes = text.replace("\r\n", "\n").encode("utf-8", "replace")
         root = parsed(self._bytes)
         self.has_errors = root.has_error
+        broken = (node.start_point[0] for node in _below(root) if node.is_error or node.is_missing)
+        self.error_line = lines_above + 1 + min(broken, default=0)
         self.arguments = arguments
         self.functions: dict[str, Body] = dict(functions or {})
         # The variables whose value is known, at the place that was read last.
@@ -269,9 +272,9 @@ class ShellSource:
         """Return all variables that the script seems to set, also inside of texts for other shells."""
         return set(_ASSIGNED.findall(self._bytes.decode("utf-8", "replace")))
 
-    @property
-    def first_line(self) -> str:
-        return self._bytes.partition(b"\n")[0].decode("utf-8", "replace")
+    def line(self, number: int) -> str:
+        """Return a line of the file."""
+        return self._bytes.split(b"\n")[number - 1 - self._lines_above].decode("utf-8", "replace")
 
     def _text(self, node: Node) -> str:
         return self._bytes[node.start_byte : node.end_byte].decode("utf-8", "replace")
@@ -406,7 +409,10 @@ class ShellSource:
             value = None if is_argument and self.arguments is not None else self.environment.get(name)
             return match[0] if value is None else value or match[3] or ""
 
-        text = _SWEPT.sub(SOME_VALUE, _SIMPLE.sub(in_environment, values[0]))
+        text = _CALCULATED.sub(
+            lambda match: self._computed(match[0], self.environment) or match[0], values[0]
+        )
+        text = _SWEPT.sub(SOME_VALUE, _SIMPLE.sub(in_environment, text))
         return None if "$" in text or "`" in text else plain_text(text)
 
     def _follow(self, node: Node, inner: list[Node], sets: frozenset[str]) -> None:
@@ -463,7 +469,7 @@ class ShellSource:
         elif document := self._printed_document(value_node):
             value = document[1]
         elif value_node.type == "arithmetic_expansion":
-            value = self._computed(value_node)
+            value = self._computed(self._text(value_node))
         elif value_node.type == "command_substitution":
             value = None
         else:
@@ -741,10 +747,11 @@ class ShellSource:
         text = self._bytes[start:end].decode("utf-8", "replace").replace("\\\n", "")
         return _unescaped(text, '"\\$`')
 
-    def _computed(self, node: Node) -> str | None:
+    def _computed(self, text: str, environment: Mapping[str, str] | None = None) -> str | None:
         """Return the value of ``$((…))`` over numbers that are known; None for another one."""
         text_by_name = {name: value for name, value in self.constants.items() if isinstance(value, str)}
-        text = self._text(node).strip().removeprefix("$((").removesuffix("))")
+        text_by_name = {**(environment or {}), **text_by_name}
+        text = text.strip().removeprefix("$((").removesuffix("))")
         text = _IN_ARITHMETIC.sub(lambda match: text_by_name.get(match[1], "?"), text)
         if not re.fullmatch(r"[\d\s+*/%()-]+", text):
             return None
@@ -757,7 +764,7 @@ class ShellSource:
     def _constant(self, node: Node) -> Constant | None:
         """Return the value of ``$NAME``, ``${NAME}`` or ``${NAME[@]}``; None if it is not known."""
         if node.type == "arithmetic_expansion":
-            return self._computed(node)
+            return self._computed(self._text(node))
         if node.type not in ("simple_expansion", "expansion"):
             return None
         text = self._text(node).strip()

@@ -23,8 +23,18 @@ _OF_JOB = re.compile(
     r"|TMPDIR|GPUS_ON_NODE|MEM_PER_(?:NODE|CPU|GPU)|TOPOLOGY_ADDR|ARRAY_(?:JOB_ID|TASK_(?:ID|MIN|MAX|STEP|COUNT)))"
 )
 
-# Variables that Slurm sets in a job, and that srun reads.
-_OF_STEPS = re.compile(r"SLURM_(?:N?TASKS|NPROCS|CPUS|GPUS|MEM|DISTRIBUTION|THREADS|CPU_BIND|GPU_BIND)")
+# Variables in which srun reads its options, without their prefix. Another ``SLURM_*`` of a script is its own.
+_OPTIONS_OF_SRUN = re.compile(
+    r"SLURM_(?:ACCOUNT|ACCTG_FREQ|BCAST\w*|CLUSTERS|COMPRESS|CONSTRAINT|CORE_SPEC|CPU_BIND\w*|CPU_FREQ_REQ|CPUS_PER_\w+"
+    r"|DEBUG|DELAY_BOOT|DEPENDENCY|DIST\w*|EPILOG|EXACT|EXCLUSIVE|EXIT_\w+|EXPORT_ENV|GPU_\w+|GPUS\w*|GRES\w*|HINT"
+    r"|IMMEDIATE|JOB_(?:ID|NAME|NUM_NODES)|KILL_BAD_EXIT|LABELIO|MEM_\w+|MPI_TYPE|NCORES_PER_SOCKET|NETWORK|NNODES"
+    r"|NO_KILL|NPROCS|N?TASKS\w*|NUM_NODES|OPEN_MODE|OVERCOMMIT|OVERLAP|PARTITION|PMI\w*|PROFILE|PROLOG|QOS|REMOTE_CWD"
+    r"|RESERVATION|RESV_PORTS|SEND_LIBS|SIGNAL|SPREAD_JOB|STD\w+MODE|STEP_\w+|TASK_(?:EPILOG|PROLOG)|THREAD\w*|TIMELIMIT"
+    r"|TRES_\w+|UNBUFFEREDIO|USE_MIN_NODES|WAIT\w*|WCKEY|WHOLE|WORKING_DIR)"
+)
+
+# Variables that Slurm sets in each task of a step.
+_OF_TASKS = re.compile(r"SLURM_(?:N?TASKS\w*|NPROCS|PROCID|LOCALID|NODEID|STEP\w+|TASK_PID|JOB_?ID|NNODES)")
 
 
 def of_tasks(names: Iterable[str]) -> list[str]:
@@ -101,9 +111,9 @@ class Facts:
 
     def is_read_by_srun(self, name: str) -> bool:
         """Return whether Slurm's commands read an option in the variable ``name`` of the statement."""
-        # Slurm exports the variables that it sets. One of the script that has another name is its own.
-        is_exported = "export" in self.statement.text or _OF_STEPS.match(name) is not None
-        return is_exported and (name.startswith(("SRUN_", "SBATCH_")) or bool(of_tasks([name])))
+        if name.startswith(("SRUN_", "SBATCH_")):
+            return "export" in self.statement.text
+        return _OPTIONS_OF_SRUN.fullmatch(name) is not None and bool(of_tasks([name]))
 
     @property
     def writes(self) -> bool:
@@ -224,6 +234,14 @@ RULES = (
         lambda facts: facts.name == "trap",
         _UNTRANSLATED,
         "a signal to the job reaches the ranks: clusterrun help signals",
+    ),
+    Rule(
+        lambda facts: (
+            facts.statement.kind == "unset_command"
+            and any(_OF_TASKS.fullmatch(word) or word in RENDEZVOUS for word in facts.statement.text.split())
+        ),
+        _UNTRANSLATED,
+        "clusterrun or Slurm sets it again in every rank: begin COMMAND with env -u NAME",
     ),
     Rule(lambda facts: facts.only_prints, _NEEDLESS, "it only prints"),
     Rule(

@@ -480,6 +480,8 @@ fi
 } || :' t.py""",
         ),
         ("#SBATCH -N2 -n1\nsrun python t.py", "--nodes 1 t.py"),
+        ("export SLURM_OWN=1\npython t.py", "--setup 'export SLURM_OWN=1' t.py"),
+        ("D=a\n./call x > $D/x.bam 2> log", "--setup 'export D=a' bash -c 'exec ./call x > $D/x.bam'"),
         (
             "PATH=/x:$PATH\nTMPDIR=/y\npython t.py $TMPDIR",
             "--setup 'PATH=/x:$PATH' --setup TMPDIR=/y t.py /y",
@@ -502,6 +504,12 @@ def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str
         ("#SBATCH -N4\n./run_all", "starts processes on the others"),
         ("#SBATCH -N2 --gres=gpu:4\nsrun torchrun --nproc_per_node 4 t.py", "world of its own"),
         ("#SBATCH --exclusive\nsrun -n8 python t.py", "no GPUs"),
+        ("#SBATCH -p gpu-a100\nsrun -n3 python t.py", "no GPUs"),
+        ("#SBATCH -p rtx4060\nP=/x/python\n$P t.py", "no GPUs"),
+        ("unset SLURM_NTASKS\npython t.py", "env -u NAME"),
+        ("srun --exclude $(hostname) python t.py", "write its value"),
+        ("#\nif [ 1; then\npython t.py", "bash -n"),
+        ("./a x > x.bam\n./a y > y.bam", "once"),
         ("srun -n4 ./solve", "calls MPI"),
         ("srun -n4 python -m mpi4py t.py", "calls MPI"),
         ("srun --gres=gpumem:20G python t.py", "option of srun alone"),
@@ -523,6 +531,7 @@ def test_another_meaning_of_a_part_is_named(lines: str, text: str) -> None:
 # Conditions whose values are known, in a job of two nodes with two GPUs each. The last word is that of a
 # branch that runs.
 CONDITIONS = (
+    "N=$((SLURM_NNODES - 1))\nif (( N > 1 )); then P=a; else P=b; fi",
     'A=false\nif [ "$A" = true ]; then P=a; else P=b; fi',
     "if [[ -n ${SLURM_GPUS_ON_NODE:-} ]]; then N=$SLURM_GPUS_ON_NODE; else N=1; fi\n"
     'if [ "$N" -gt 1 ]; then P=a; else P=b; fi',
