@@ -612,7 +612,7 @@ class JobLog:
             )
             return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=_NOTHING_REMEDY)
         ends = [end for end in ends if end.kind not in NOT_STARTED or self._did_not_go_on(end, errors)]
-        own = _without_aftermath(_without_handled(own, ends, self._fits_no_exception(ends)), ends)
+        own = _without_aftermath(_without_handled(own, ends, self._ended_without_exception(ends)), ends)
         timeouts = [entry for entry in own if is_timeout(entry.error)]
         others = [entry for entry in own if not is_timeout(entry.error)]
         end = min(ends, key=self._rank_of_end, default=None)
@@ -912,16 +912,17 @@ class JobLog:
             log_error.order > end.order for log_error in errors
         )
 
-    def _fits_no_exception(self, ends: Sequence[EndLine]) -> bool:
-        """Return whether the rank that failed first ended by a signal, or with another code than 1.
+    def _ended_without_exception(self, ends: Sequence[EndLine]) -> EndLine | None:
+        """Return the first end of a rank if it is by a signal, or with another code than 1; else None.
 
         An abort may follow on an exception.
         """
         ended = self._ended_first(ends)
         if ended is None:
-            return False
+            return None
         is_by_signal = ended.kind is not EndKind.EXIT and not _ABORTED.search(ended.words)
-        return is_by_signal or re.search(r"exit code (?!1\b)", ended.words) is not None
+        has_other_code = re.search(r"exit(?:ed with)? code (?!1\b)", ended.words) is not None
+        return ended if is_by_signal or has_other_code else None
 
     def _rank_of_end(self, end: EndLine) -> tuple[int, bool, bool]:
         """Return a smaller value for an end that explains more. An abort may follow on another end."""
@@ -1067,15 +1068,19 @@ def _is_of_communication(error: Error) -> bool:
 
 
 def _without_handled(
-    own: Sequence[LogError], ends: Sequence[EndLine], fits_no_exception: bool
+    own: Sequence[LogError], ends: Sequence[EndLine], ended_alone: EndLine | None
 ) -> list[LogError]:
-    """Leave out errors after which their processes went on, if anything else explains the end."""
+    """Leave out errors after which their processes went on, if anything else explains the end.
+
+    ``ended_alone`` is the first end of a rank that no exception explains. Connections fail after it.
+    """
     ended = [log_error for log_error in own if not log_error.error.survived]
     certain = [log_error for log_error in ended if not log_error.is_doubtful]
-    if fits_no_exception:
+    if ended_alone:
         return [
             log_error
             for log_error in certain
+            if not (_is_of_communication(log_error.error) and log_error.order > ended_alone.order)
             if log_error.error.ends
             or log_error.output_after < OUTPUT_BEFORE_OTHER_END
             or not _EXCEPTION_LINE.match(log_error.error.text)

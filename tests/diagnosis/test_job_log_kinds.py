@@ -123,6 +123,20 @@ def test_a_named_worker_counts_before_what_the_driver_says_of_it() -> None:
     assert ranks(diagnosis) == [1] and "code 5" in diagnosis.message
 
 
+def test_a_rendezvous_that_is_lost_after_a_rank_left_with_a_code_of_its_own_is_a_consequence() -> None:
+    line = "=" * 60
+    report = (
+        *("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", line, "a.py FAILED"),
+        *("Root Cause (first observed failure):", "[0]:", "  time      : 2026-01-01_10:00:00"),
+        *("  host      : n1", "  rank      : 0 (local_rank: 0)", "  exitcode  : 3 (pid: 54)"),
+        *("  error_file: <N/A>", "  traceback : To enable traceback see: the docs", line),
+    )
+    lost = "W0101 10:00:01.560000 230 dynamic_rendezvous.py:1346] The node 'n4_230_0' has failed to send a"
+    lost += " keep-alive heartbeat to the rendezvous '12' due to an error of type RendezvousConnectionError."
+    diagnosis = diagnosed("the settings are wrong", *report, lost)
+    assert ranks(diagnosis) == [0] and "code 3" in diagnosis.message
+
+
 @pytest.mark.parametrize(
     ("line", "fact"),
     [
