@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
-from clusterrun.diagnosis.known_errors import NCCL_FAILED, NPU_FAILED, ROWS, meaning
+from clusterrun.diagnosis.known_errors import NCCL_FAILED, NPU_FAILED, ROWS, SIZES, meaning
 from clusterrun.diagnosis.log_lines import LOGGED_RANK, LineSplitter, LogLine
 from clusterrun.diagnosis.printed_errors import (
     RANK_MARK,
@@ -32,9 +32,10 @@ from clusterrun.diagnosis.printed_errors import (
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.timed_out import LINK_REMEDY
 from clusterrun.diagnosis.rules.timed_out import LOGS_REMEDY as TIMEOUT_REMEDY
-from clusterrun.diagnosis.stacks import line_of
+from clusterrun.diagnosis.stacks import line_of, short
 from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.diagnosis.wording import cut
 from clusterrun.model.frozen import frozen, replace
@@ -64,6 +65,8 @@ MOST_SUSPECTS = 3
 # Lines before and behind an error that are searched for what belongs to it, and the most that are shown.
 LINES_BEFORE, LINES_BEHIND = 30, 12
 MOST_NEAR = 2
+# Lines of code in which different ranks were, of which so many are shown.
+MOST_PLACES = 4
 # Characters of an exception without a traceback.
 MOST_EXCEPTION = 400
 # Lines at the beginning of a file by which another attempt of the job is recognized.
@@ -750,6 +753,8 @@ class JobLog:
         evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
         who = ranks_in_words(ranks) if ranks else f"a rank of {files[0]}" if files and not node else "a rank"
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
+        if SIZES.search(error.text):
+            culprits = ()  # the sender may be wrong
         lines_after_nccl = first.order - self._nccl_failed if self._nccl_failed else 0
         # What an operation that failed should have received may be garbage.
         follows_nccl = 0 < lines_after_nccl < LINES_TO_EXCEPTION and not root
@@ -765,6 +770,8 @@ class JobLog:
         if is_first_unmarked:
             where = f" on {self._nodes[self._first_rank]}" if self._nodes.get(self._first_rank) else ""
             sentence += f"; the launcher saw rank {self._first_rank}{where} end first"
+        if SIZES.search(error.text):
+            sentence += f"; it was sent these data, and the sender may be wrong{_places(errors)}"
         row = hint.error.row if hint and not is_timeout(hint.error) else error.row
         counts = _BARRIER.search(error.text)
         are_too_many = counts is not None and int(counts[2]) > int(counts[1])
@@ -1034,6 +1041,17 @@ def _caller(first: LogError, errors: Sequence[LogError]) -> Error | None:
         if log_error.order > first.order and log_error.error.frame and is_of_rank:
             return log_error.error
     return None
+
+
+def _places(errors: Sequence[LogError]) -> str:
+    """Return ``; ranks 0-1 were at train.py:33 (step), rank 2 was at …`` if ranks failed in several lines."""
+    frames = {other.rank: other.error.frame for other in errors if other.rank >= 0 and other.error.frame}
+    vote = RankVote(frames)
+    places = [
+        f"{ranks_in_words(ranks)} {'was' if len(ranks) == 1 else 'were'} at {short(frame)}"
+        for frame, ranks in vote.sides[:MOST_PLACES]
+    ]
+    return "" if vote.is_unanimous else f"; {', '.join(places)}"
 
 
 def _watched(error: Error, errors: Sequence[LogError]) -> tuple[int, ...]:

@@ -72,6 +72,8 @@ LAUNCHER_FAILED = (
 LIMIT_REMEDY = (
     "Slurm copies the limits of the shell that submits: raise it there, or add --sbatch propagate=NONE"
 )
+# gloo ends a rank that was sent more bytes than it expected: bytes sent, and bytes expected.
+SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 
 GPU_MEMORY = KnownError(

@@ -904,6 +904,20 @@ def test_a_missing_command_is_not_the_cause_if_the_script_continued() -> None:
     assert "time limit" in diagnosed("\n".join([missing, "step 1 loss 2.0", TIME_LIMIT])).message
 
 
+def test_a_rank_that_was_sent_data_of_another_size_is_not_blamed_and_lines_of_others_are_shown() -> None:
+    abort = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 6 vs 2. Received"
+    lines = [f"[rank3]: {abort}"]
+    for rank, number in ((0, 14), (1, 14), (2, 26)):
+        lines += [
+            f"[rank{rank}]: Traceback (most recent call last):",
+            f'[rank{rank}]:   File "/home/me/train.py", line {number}, in step',
+            f"[rank{rank}]: RuntimeError: [pair.cc:537] Read error [10.1.0.4]:472: Connection reset by peer",
+        ]
+    result = diagnosed("\n".join(lines))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert "ranks 0-1 were at train.py:14 (step), rank 2 was at train.py:26 (step)" in result.message
+
+
 def test_a_log_of_consequences_blames_nobody() -> None:
     diagnosis = diagnosed("[rank4]: RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.1]:80")
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())

@@ -12,8 +12,8 @@ from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
+from clusterrun.diagnosis.known_errors import SIZES
 from clusterrun.diagnosis.remains import Remains
-from clusterrun.diagnosis.rules.different_sizes import SIZES
 from clusterrun.diagnosis.stacks import line_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote, one_only

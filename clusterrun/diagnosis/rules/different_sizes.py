@@ -16,6 +16,7 @@ from clusterrun.diagnosis.calls import EQUAL_SIZES, Call, CallTable
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.habits import HABIT
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
+from clusterrun.diagnosis.known_errors import SIZES
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.different_collective import different_calls
@@ -26,8 +27,6 @@ from clusterrun.diagnosis.wording import mismatch
 from clusterrun.model.states import State
 
 CERTAINTY = 80
-# Bytes sent, and bytes expected.
-SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 # Calls that no rank leaves before all others have begun them.
 _OF_ALL = {
     *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier"),
