@@ -264,6 +264,15 @@ def test_the_rank_outside_new_group_and_collectives_is_named_alone() -> None:
     assert [culprit.rank for culprit in result.culprits] == [3]
 
 
+@pytest.mark.parametrize(("meeting", "named"), [((0, 1, 2), [3]), ((0, 1), []), ((0,), [])])
+def test_the_rank_outside_is_named_if_most_ranks_make_a_group_after_collectives(
+    meeting: tuple[int, ...], named: list[int]
+) -> None:
+    observed = [rank(number, stack=NEW_GROUP if number in meeting else LOOP) for number in range(4)]
+    result = decide(case(*observed, stalled=60.0)).diagnosis
+    assert [culprit.rank for culprit in result.culprits] == named
+
+
 @pytest.mark.parametrize(
     ("world", "mute", "message"),
     [(4, (), True), (3, (), False), (4, (("n1", "no answer within 11 s"),), False)],

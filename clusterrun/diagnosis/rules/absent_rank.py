@@ -55,12 +55,15 @@ def late_ranks(table: CallTable) -> list[RankSnapshot]:
     """Return the ranks that others wait for, without those that wait for such a rank themselves."""
     missing = roots(table.waits)
     late = [rank for rank in table.ranks if rank.rank in missing]
-    if not missing and not table.by_stacks and not table.calls:
-        # Without records: the ranks outside, while others are in a collective or a rendezvous.
-        inside = {rank.rank for rank in table.ranks if rank.location.doing in TOGETHER} | set(
+    if not missing and not table.by_stacks and not (table.calls and table.waits):
+        # Without records: the ranks outside, while others are in a collective or a rendezvous. torch does not
+        # record that ranks make a group. Few ranks that make one may do so alone.
+        unrecorded = (Doing.RENDEZVOUS,) if table.calls else TOGETHER
+        inside = {rank.rank for rank in table.ranks if rank.location.doing in unrecorded} | set(
             table.wait_by_rank
         )
         late = [rank for rank in table.ranks if inside and rank.rank not in inside]
+        late = late if not table.calls or len(late) < len(inside) else []
     outside = [rank for rank in late if rank.location.doing is not Doing.COLLECTIVE]
     # A rank that makes a group of some of them waits as well.
     alone = [rank for rank in outside if not rank.default or rank.location.doing is not Doing.RENDEZVOUS]
