@@ -47,7 +47,7 @@ from clusterrun.monitor.job_processes import (
 )
 from clusterrun.monitor.process_sample import read_sample, used
 from clusterrun.monitor.sampling import count, use_between
-from clusterrun.monitor.script_lines import open_block, parsed, store_call
+from clusterrun.monitor.script_lines import loop_around, open_block, parsed, store_call
 from clusterrun.monitor.torch_dumps import servers_of, stacks_of_servers, with_flight_records
 
 # Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
@@ -301,10 +301,13 @@ class JobLooker:
         thread_waits: tuple[ThreadWait, ...] = ()
         if last.connects:
             thread_waits = (ThreadWait("connect", location(last.main).frame, last.connects),)
-        place, call, block = location(last.main, last.native), last.call, ""
-        if place.operation == STORE_WAIT and place.frame:
+        place, call, block, loop = location(last.main, last.native), last.call, "", ""
+        if place.frame and (place.operation == STORE_WAIT or place.doing is Doing.USER):
             tree = within_limit(lambda: parsed(pid, place.frame), ast.Module([], []))
-            call = store_call(tree, place.frame, dict(last.values))
+            if place.doing is Doing.USER:
+                loop = loop_around(tree, place.frame, dict(last.values))
+            else:
+                call = store_call(tree, place.frame, dict(last.values))
         if place.doing in TOGETHER:
             block = within_limit(lambda: open_block(pid, last), "")
         waits = location(first.main).doing in TOGETHER
@@ -322,6 +325,7 @@ class JobLooker:
                 waits=thread_waits,
                 native=last.native,
                 block=block,
+                loop=loop,
             ),
             call=call,
             request=request,

@@ -1,16 +1,18 @@
-"""Read from the source of a rank which key of a store it waits for, and in which ``finally`` block it is."""
+"""Read from the source of a rank the key of a store, the loop and the ``finally`` block that it waits in."""
 
 from __future__ import annotations
 
 import ast
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 
 from clusterrun.diagnosis.evidence import MainCall
 from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.diagnosis.stacks import function_of, is_library, line_of
 from clusterrun.rank_hooks.clusterrun_script_source import (
     FUNCTIONS,
+    LOOPS,
     MOST_OF_A_KEY,
     STORE_SETS,
     STORE_WAITS,
@@ -30,9 +32,41 @@ def parsed(pid: int, frame: str) -> ast.Module:
     try:
         handle = os.open(folder + path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
-            return ast.parse(file.read(MOST_SOURCE))
+            return _tree(file.read(MOST_SOURCE))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
+
+
+@lru_cache(maxsize=16)
+def _tree(source: bytes) -> ast.Module:
+    """Ranks of one node have the same source, so it is parsed once."""
+    return ast.parse(source)
+
+
+def _scope(tree: ast.Module, number: int) -> ast.AST:
+    """Return the innermost function around a line; the module if there is none."""
+    scope: ast.AST = tree
+    for node in ast.walk(tree):  # outer functions come first
+        if isinstance(node, FUNCTIONS) and node.lineno <= number <= (node.end_lineno or 0):
+            scope = node
+    return scope
+
+
+def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> str:
+    """Return the condition of the ``while`` around the line of ``frame``, and the values of its variables.
+
+    It is '' if the innermost loop has none. ``values`` are the frame's variables.
+    """
+    number = int(line_of(frame).rpartition(":")[2])
+    nodes = [node for node, _ in own_nodes(_scope(tree, number)) if isinstance(node, LOOPS)]
+    loops = [node for node in nodes if node.lineno <= number <= (node.end_lineno or 0)]
+    innermost = max(loops, key=lambda loop: loop.lineno, default=None)
+    if not isinstance(innermost, ast.While) or isinstance(innermost.test, ast.Constant):
+        return ""
+    names = [node.id for node in ast.walk(innermost.test) if isinstance(node, ast.Name)]
+    shown = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(names) if name in values)
+    condition = ast.unparse(innermost.test)[:MOST_OF_A_KEY]
+    return f"{condition} ({shown[:MOST_OF_A_KEY]})" if shown else condition
 
 
 def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> MainCall:
@@ -86,12 +120,8 @@ def open_block(pid: int, spied: SpiedProcess) -> str:
 
 def block_around(tree: ast.Module, number: int) -> str:
     """Return ``finally`` or ``except ERROR`` for the innermost such block around a line; '' for none."""
-    scope: ast.AST = tree
-    for node in ast.walk(tree):  # outer functions come first
-        if isinstance(node, FUNCTIONS) and node.lineno <= number <= (node.end_lineno or 0):
-            scope = node
     blocks = []
-    for node, _ in own_nodes(scope):
+    for node, _ in own_nodes(_scope(tree, number)):
         if isinstance(node, ast.Try) and node.finalbody:
             blocks.append((node.finalbody, "finally"))
         elif isinstance(node, ast.ExceptHandler):

@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.diagnosis.evidence import MainCall
 from clusterrun.diagnosis.spied_process import SpiedProcess
-from clusterrun.monitor.script_lines import block_around, open_block, parsed, store_call
+from clusterrun.monitor.script_lines import block_around, loop_around, open_block, parsed, store_call
 
 SCRIPT = """\
 def exchange(step, rank):
@@ -73,3 +73,23 @@ def test_a_file_that_cannot_be_read_shows_nothing(tmp_path: Path, content: str |
     if content is not None:
         path.write_text(content)
     assert not parsed(os.getpid(), f"{path}:1 main").body
+
+
+LOOP = """\
+def wait(path):
+    while not os.path.exists(path):
+        time.sleep(1)
+    for turn in range(3):
+        time.sleep(1)
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "loop"),
+    [(3, "not os.path.exists(path) (path='/run/READY')"), (5, ""), (7, "")],
+)
+def test_the_condition_of_the_innermost_loop_is_shown_with_its_values(line: int, loop: str) -> None:
+    values = {"path": "/run/READY", "turn": 2}
+    assert loop_around(ast.parse(LOOP), f"/me/train.py:{line} wait", values) == loop

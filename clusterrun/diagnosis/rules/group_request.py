@@ -177,7 +177,7 @@ def explain_other_world(table: CallTable, blamed: Ranks, worlds: Mapping[int, in
     sentence += f"{table.of(first).request.started}"
     remedy = "give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"
     if table.by_stacks:  # mp.spawn sets neither
-        remedy += "; or start as many ranks as that (nprocs of mp.spawn, --nproc-per-node)"
+        remedy += "; or start as many ranks as that (srun, nprocs of mp.spawn, --nproc-per-node)"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
 
@@ -193,6 +193,8 @@ def explain_other_rank(table: CallTable, blamed: Ranks, asking: Mapping[int, lis
     )
     sentence += f"as {ranks_in_words(same)} does"
     remedy = "leave RANK as it is, and give init_process_group no rank: it takes it from there"
+    if table.by_stacks:  # a script that starts its ranks itself numbers them
+        remedy += "; or count the ranks of all nodes before this one (SLURM_NODEID) in the rank"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
 
