@@ -11,6 +11,7 @@ from typing import Union
 
 from clusterrun.model.frozen import frozen
 from clusterrun.script.interpreter_calls import interpreter_call, unwrapped
+from clusterrun.script.launch_commands import launch_in
 from clusterrun.script.shell_conditions import SOME_VALUE, is_in_pattern, truth
 from clusterrun.script.shell_grammar import Node, parsed
 
@@ -620,6 +621,10 @@ class ShellSource:
         for node in nodes:
             for child in node.named_children if node.type == "command_substitution" else ():
                 for command in self._commands(child):
+                    launch = launch_in(command.names, reads_inline=False)
+                    if launch and launch.program == "srun" and launch.command:
+                        yield launch.command[0]
+                        continue
                     call = interpreter_call(unwrapped(command.names))
                     yield (call.script or call.module if call else "") or command.program
 

@@ -1136,3 +1136,12 @@ def test_the_bounds_of_an_array_are_those_of_the_batch_script(
 def test_a_program_that_becomes_a_setup_line_is_named(lines: str) -> None:
     conversion = converted(f"{lines}\npython t.py")
     assert {part.line for part in conversion.parts if "once" in part.reason} == {3}
+
+
+def test_the_address_that_a_step_of_srun_finds_for_torchrun_is_not_needed() -> None:
+    address = "head=${nodes[0]}\nip=$(srun -N1 -n1 -w $head hostname --ip-address)"
+    launch = "srun torchrun --nnodes 2 --nproc_per_node 4 --rdzv_endpoint $ip:29500 train.py"
+    conversion = converted(f"#SBATCH -N 2\nnodes=($(scontrol show hostnames))\n{address}\n{launch}")
+    assert typed(conversion) == "submit --nodes 2 --gpus 4 train.py"
+    prepared = converted(f"ip=$(srun -N1 -n1 ./prepare)\n{launch}")
+    assert "srun -N1 -n1 ./prepare" in typed(prepared)
