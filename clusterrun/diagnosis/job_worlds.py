@@ -551,5 +551,8 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
     names.update(program for look in looks for program in look.programs)
     running = f" ({', '.join(sorted(names)[:MOST])})" if names else ""
     sentence = f"the job has {count} processes{running}, and none of them is known to be a rank"
+    if mute:
+        sentence = f"{some_of([node for node, _ in mute], MOST)} did not answer; elsewhere {sentence}"
+        return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=absent_rank.SILENT_NODE_REMEDY)
     remedy = "if it still starts, look again in a moment; a rank has RANK, SLURM_PROCID or a variable of MPI"
     return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)

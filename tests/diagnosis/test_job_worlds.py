@@ -838,6 +838,8 @@ def test_a_job_without_ranks_is_reported_as_such() -> None:
     diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
     assert diagnosis.message.startswith("the job has 3 processes (bash, srun, tar), and none")
+    silent = diagnose_looks(look, (("n1", "connection failure"),), JobHistory()).diagnosis
+    assert silent.message.startswith("n1 did not answer") and "sinfo" in silent.remedy
 
 
 def test_problems_of_nodes_and_gpus_are_shown() -> None:

@@ -19,6 +19,7 @@ from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_w
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, other_half, reasons, verb_s, waited
 
 CERTAINTY = 60
+SILENT_NODE_REMEDY = "is that node alive? sinfo -R, and clusterrun check"
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
@@ -163,8 +164,7 @@ def explain_silent_node(table: CallTable, blamed: Ranks, missing: Sequence[int])
     culprits = tuple(Culprit(-1, node, why) for node, why in table.mute)
     nodes = ", ".join(node for node, _ in table.mute)
     sentence = f"the others wait for {ranks_in_words(missing)}; {nodes} did not answer"
-    remedy = "is that node alive? sinfo -R, and clusterrun check"
-    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), waited(table), remedy)
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), waited(table), SILENT_NODE_REMEDY)
 
 
 def explain_not_in_new_group(
