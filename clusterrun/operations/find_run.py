@@ -161,14 +161,15 @@ def not_a_run(context: Context, job: ForeignJob) -> NoSuchRun:
 
 def _commands(job: ForeignJob) -> Iterator[tuple[str, str]]:
     """Yield the commands of Slurm to type for this job, each with its purpose."""
+    files = shlex.join(dict.fromkeys(filter(None, (job.output, job.error_output))))
     if job.state.ended:
-        if job.output:
-            yield "output", f"less {shlex.quote(job.output)}"
+        if files:
+            yield "output", f"less {files}"
             yield "why", f"clusterrun diagnose {job.job_id}"
         yield "state", f"sacct -j {job.job_id}"
         return
-    if job.output and job.state is not State.PENDING:
-        yield "output", f"tail -f {shlex.quote(job.output)}"
+    if files and job.state is not State.PENDING:
+        yield "output", f"tail -f {files}"
     yield "state", f"scontrol show job {job.job_id}"
     if job.state is not State.PENDING:
         yield "look", f"clusterrun diagnose {job.job_id}"

@@ -98,7 +98,9 @@ def test_a_request_that_no_node_can_meet_is_refused_with_the_sizes_of_nodes(
 def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> None:
     """Plain sbatch queues the job. Every command that names it describes it and shows another command."""
     output = on_slurm.project / "plain.out"
-    wrapped = ("sbatch", "--parsable", "--job-name=plain job", f"--output={output}", "--wrap", "sleep 600")
+    errors = on_slurm.project / "plain.err"
+    files = (f"--output={output}", f"--error={errors}")
+    wrapped = ("sbatch", "--parsable", "--job-name=plain job", *files, "--wrap", "sleep 600")
     job_id = on_slurm.lab.exec(wrapped).out.strip()
     on_slurm.submit("stay.py")  # no start of its id may be meant by the number of the job
     until(lambda: "RUNNING" in on_slurm.lab.exec(["squeue", "-h", "-j", job_id, "-o", "%T"]).out)
@@ -108,7 +110,8 @@ def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> Non
         assert (
             f"clusterrun did not start Slurm job {job_id} ('plain job' of root, RUNNING on n0" in refused.err
         )
-        assert f"tail -f '{output}'\n" in refused.err and f"scontrol show job {job_id}\n" in refused.err
+        assert f"tail -f '{output}' '{errors}'\n" in refused.err
+        assert f"scontrol show job {job_id}\n" in refused.err
     on_slurm.lab.exec(["scancel", job_id])
     until(lambda: "CANCELLED" in on_slurm.run("status", job_id).err)
     assert "the job was cancelled" in on_slurm.run("diagnose", job_id).out
