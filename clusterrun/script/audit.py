@@ -47,7 +47,12 @@ def evaluated(reading: Reading) -> Reading:
         and (_SETS_UNSEEN.search(setup) or re.search(rf"\b{name}\b", setup))
     }
     exports = [f"export {' '.join(sorted(hidden))}"] if hidden else []
-    if not reading.text or ALIKE.fullmatch(reading.text):
+    # ``A=1 srun python t.py $A``: the script's shell expands $A before it is set.
+    launch = reading.training.launch if reading.training else None
+    is_set_behind = launch is not None and bool(
+        variables_read((reading.text,)) & {name for name, _ in launch.environment} - set(exported)
+    )
+    if not reading.text or (ALIKE.fullmatch(reading.text) and not is_set_behind):
         command = reading.command
         if arrays:
             values = f"$(declare -p {' '.join(sorted(arrays))} 2>/dev/null || :)"

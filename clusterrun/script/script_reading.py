@@ -75,6 +75,7 @@ _PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Commands of a script that are no program to run.
 _SHELL_COMMANDS = (
     *("set", "shopt", "trap", "exit", "wait", "kill", "eval", "read", "[", "[[", "test", "local", "return"),
+    *("break", "continue", "shift", "clear"),
     *("sbatch", "scontrol", "squeue", "sacct", "scancel", "git", "pip", "pip3", "tee", "cat", "grep", "sed"),
     *("awk", "find", "ln", "mv", "chmod", "wget", "curl", "ray", "jupyter", "seff", "nvcc", "make", "cmake"),
 )
@@ -354,10 +355,14 @@ def _runs(scope: _Scope, candidates: Sequence[_Candidate], training: _Candidate)
         is_run = candidate.training.kind is TrainingKind.LAUNCHED and not is_step
         is_beside = statement.in_background or training.statement.in_background
         is_other_program = is_beside and launch.command[: len(program)] != program
+        reads_result = bool(statement.reads & results) or "$?" in statement.text
         if statement is training.statement:
             statements.append(statement)
-        elif not statement.is_plain or launch.overlaps or statement.reads & results or is_other_program:
+        elif launch.overlaps or reads_result or is_other_program:
             continue
+        elif not statement.is_plain:
+            is_evaluation = is_behind and candidate.training.kind is TrainingKind.PYTHON
+            statements += [statement] if is_evaluation and _kept(scope, candidate) else []
         elif is_run or (
             candidate.training.kind >= TrainingKind.PYTHON
             and (is_behind or launch.command[: len(program)] == program)

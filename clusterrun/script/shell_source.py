@@ -47,6 +47,8 @@ _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq (?:(\d+) )?(\d+)\)", re.ASCI
 # An expansion without a command in it.
 _SIMPLE = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9@*#])|\{([A-Za-z_]\w*|[0-9@*#])(?::?-([^{}$`]*))?\})", re.ASCII)
 _CALCULATED = re.compile(r"\$\(\([^()]*\)\)")
+# A word with expansions that is not quoted.
+_OPEN_WORD = re.compile(r"[\w${}/.:=,@%+-]+", re.ASCII)
 _ARGUMENT = re.compile(r"\$\{?[1-9#@*]")
 # The value of a sweep.
 _SWEPT = re.compile(r"\{[A-Za-z_]\w*\}", re.ASCII)
@@ -817,8 +819,11 @@ def _evaluated(shell_words: list[ShellWord]) -> tuple[ShellWord, ...]:
         values = shlex.split(text)
     except ValueError:
         return tuple(shell_words)
+    # The second reading splits what an expansion becomes.
+    sources = [value if _OPEN_WORD.fullmatch(value) else f'"{value}"' for value in values]
     return tuple(
-        ShellWord(f'"{value}"' if "$" in value else shlex.quote(value), (value,)) for value in values
+        ShellWord(source if "$" in value else shlex.quote(value), (value,))
+        for value, source in zip(values, sources)
     )
 
 

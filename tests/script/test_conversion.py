@@ -576,6 +576,11 @@ def test_options_of_the_first_line_are_those_of_set() -> None:
     assert options == (("setup", "./prepare"),)
 
 
+def test_a_condition_behind_the_training_is_a_run_with_the_whole_statement() -> None:
+    runs = converted("python train.py\nif [ -f best ]; then python evaluate.py; fi").runs
+    assert [run.command[-1] for run in runs] == ["train.py", "if [ -f best ]; then python evaluate.py; fi"]
+
+
 def test_a_value_for_a_statement_behind_the_command_is_named_with_it() -> None:
     parts = converted("python t.py\nR=$(wc -l < log)\nS=$?\necho $R $S > rates").untranslated
     assert [part.line for part in parts] == [3, 5]
@@ -1077,6 +1082,8 @@ def test_a_trap_for_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
         "A='/et[c]'\nsrun python t.py $A \"$A\"",
         "A=$(seq 3)\nB=x\nfor i in $A; do B+=$i; done\nsrun python t.py $B",
         "A=(p $(echo q) 'r  s')\npython t.py $A[1]",
+        'eval "srun python t.py $A x"',
+        "A=$(echo 1)\nA=5 srun python t.py $A x",
         'mapfile -t A < <(printf "a b\\nc")\nfor (( i=0; i<${#A[@]}; i++ )); do python t.py ${A[$i]}; done',
         'declare -A A=([x]=1 ["y z"]=2)\nfor i in "${!A[@]}"; do python t.py "$i" "${A[$i]}"; done',
         'A=(--x "1  2")\nrm -f none\nfor i in a b; do python t.py "${A[@]}" $i; done',
