@@ -52,6 +52,9 @@ def check(
     if script and not (contained and os.path.isabs(plan.spec.command[0])):
         check_script(script, cwd)
     notices = (*unexpanded, *check_files(plan.spec, contained, run), *about_first_line(plan, script))
+    if plan.spec.command[:2] == ("conda", "run") and not _STREAMING & set(plan.spec.command):
+        line = shlex.join(("conda", "run", "--no-capture-output", *plan.spec.command[2:]))
+        notices = (*notices, f"conda run keeps the output of each rank back until its end: {line} does not")
     torch = bool(script) and wants_torch(script)
     if contained:
         return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
@@ -63,6 +66,10 @@ def check(
         return (*notices, *check_python(plan.spec.python, torch, run))
     stays_here = plan.spec.cluster is Cluster.LOCAL
     return (*notices, *check_program(plan.spec.command[0], cwd, stays_here))
+
+
+# Options of ``conda run`` with which it passes output on at once.
+_STREAMING = {"--no-capture-output", "--live-stream", "-s"}
 
 
 def about_first_line(plan: Plan, script: str) -> tuple[str, ...]:

@@ -205,6 +205,14 @@ def test_a_program_that_is_missing_on_this_machine_may_exist_on_the_nodes(tmp_pa
     assert checks.check(of(tmp_path, "elsewhere")) == (message,)
 
 
+def test_conda_run_that_keeps_the_output_back_gets_a_notice(tmp_path: Path) -> None:
+    line = ("conda", "run", "-n", "e", "python", "train.py")
+    (notice,) = [text for text in checks.check(of(tmp_path, *line)) if "output" in text]
+    assert "conda run --no-capture-output -n e python train.py" in notice
+    streaming = ("conda", "run", "--live-stream", "python", "train.py")
+    assert not [text for text in checks.check(of(tmp_path, *streaming)) if "output" in text]
+
+
 def test_a_python_of_the_setup_lines_is_not_searched_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     assert (
