@@ -805,10 +805,10 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         command = _redirected(command, launch, " ".join(results))
     of_script = "\n".join(other.text for other in scope.source.statements if other is not statement)
     for name, input_file in (*launch.options, *options):
-        if name == "input" and (
-            own & variables_read([input_file]) or os.path.basename(input_file) in of_script
-        ):
-            # submit would read the file before the script writes it.
+        reads = variables_read([input_file])
+        is_of_job = bool(own & reads) or any(variable.startswith("SLURM_") for variable in reads)
+        if name == "input" and (is_of_job or os.path.basename(input_file) in of_script):
+            # submit would read the file before the script writes it, or before the job has its variables.
             source = f'"{input_file}"' if "$" in input_file else shlex.quote(input_file)
             command = _redirected(command, launch, f"< {source}")
             launch = replace(launch, options=tuple(pair for pair in launch.options if pair[0] != "input"))

@@ -75,6 +75,7 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ),
         ("cd src && srun python t.py", "--setup 'cd src' t.py"),
         ("srun python t.py < in.txt > out.txt 2>&1", "--input in.txt t.py"),
+        ("./prog < in.$SLURM_JOB_ID", "bash -c 'exec ./prog < \"in.$SLURM_JOB_ID\"'"),
         ("#SBATCH --gres=gpu:2\npython t.py", "--gpus 2 --per-node t.py"),
         ("#SBATCH --gres=gpu:1\npython t.py", "--gpus 1 t.py"),
         ("#SBATCH --gres=gpu:2 --ntasks-per-node=2\nsrun python t.py", "--gpus 2 t.py"),
