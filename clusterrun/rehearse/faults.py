@@ -174,7 +174,27 @@ def schedule(control: Start, limit: int, root: str = "") -> Schedule:
         if save.step in before_end and save.size > 1 and save.path.startswith(root + os.sep)
     )
     group = min(2, len(saves_by_step))
+    if repeated := _first_repetition(control):
+        # A restart may be right in the first epoch alone. The restart needs a few steps before the end.
+        ends = [*(step for step, _ in saves_by_step[1:]), steps]
+        later = (
+            number
+            for number, ((step, _), end) in enumerate(zip(saves_by_step, ends), 1)
+            if step >= repeated and end + 1 < steps
+        )
+        group = max(group, next(later, 0))
     return Schedule(steps, len(control.ranks), natural, saves_by_step, group, root, companions)
+
+
+def _first_repetition(control: Start) -> int:
+    """Return the first step with a sample that an earlier step had, as in a second epoch; 0 for none."""
+    samples: set[int] = set()
+    for step in next(iter(control.ranks.values())).steps:
+        rows = step.rows or [row for _, rows, _ in step.batches for row in rows]
+        if not samples.isdisjoint(rows):
+            return step.n
+        samples.update(rows)
+    return 0
 
 
 def cases_of(fault: FaultCase, plan: Schedule) -> tuple[FaultCase, ...]:

@@ -1223,6 +1223,15 @@ def test_faults_come_around_the_second_checkpoint() -> None:
     assert rank_orders(FAULTS[-1], last)[1]["step"] == 18
 
 
+@pytest.mark.parametrize("epoch, saved_at", [(12, 15), (18, 20), (22, 10), (4, 10)])
+def test_faults_come_in_the_second_epoch_if_the_control_reaches_it(epoch: int, saved_at: int) -> None:
+    control = life(0, LAST, saves=tuple(map(saved, (5, 10, 15, 20, 25))))
+    control = with_steps(
+        control, lambda s, rank: replace(s, rows=step(1 + (s.n - 1) % (epoch - 1), rank).rows)
+    )
+    assert schedule(control, 0).saved_at == saved_at
+
+
 def test_a_cut_line_of_a_trace_is_ignored() -> None:
     lines = (
         '{"t": "before", "n": 0, "o": 0, "p": 1, "s": 2, "line": "a.py:3"}',
