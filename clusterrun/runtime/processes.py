@@ -211,7 +211,10 @@ def _check(programs: Sequence[Program], reports: int) -> None:
             errno.ENOEXEC: interpreter,
             errno.E2BIG: "arguments and environment together are larger than the system takes",
         }.get(int(code), "try to start it by hand on this node")
-        raise NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", remedy)
+        name = program.argv[0]
+        is_relative = "/" in name and not os.path.isabs(name)
+        place = f" in {program.cwd}" if is_relative and program.cwd else ""
+        raise NotStarted(f"the program {name!r}{place} cannot be executed: {reason}", remedy)
 
 
 def ended_children() -> Iterator[ProcessEnd]:
