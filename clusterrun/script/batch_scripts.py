@@ -35,6 +35,11 @@ class Part:
     reason: str = ""  # the reason, or what to do instead; '' if there is nothing to say
 
 
+# Why sbatch refuses a script, for which a run can be submitted all the same.
+NO_SHEBANG = "sbatch refuses a file whose first line does not begin with #!"
+DOS_LINES = "sbatch refuses a file with DOS line ends (CR LF): sed -i 's/\\r$//' mends it"
+
+
 @frozen
 class Conversion:
     """The line that asks clusterrun for what a batch script asks Slurm for."""
@@ -70,7 +75,9 @@ def refuse(spec: JobSpec, script: tuple[str, ...], conversion: Conversion, verb:
     remedy = line_to_type(spec, conversion, verb)
     quoted = shlex.join(script)
     remedy += f"\nclusterrun convert {quoted} shows what becomes of each line"
-    remedy += f"\nor queue it as it is: sbatch {quoted}"
+    refusals = [part.reason for part in conversion.parts if part.reason in (NO_SHEBANG, DOS_LINES)]
+    as_it_is = "; ".join(refusals) if refusals else f"or queue it as it is: sbatch {quoted}"
+    remedy += f"\n{as_it_is}"
     return BadInput(problem, remedy)
 
 

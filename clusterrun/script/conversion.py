@@ -14,7 +14,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.world import own_variables
 from clusterrun.script import audit
-from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
+from clusterrun.script.batch_scripts import DOS_LINES, NO_SHEBANG, Conversion, Part, PartOutcome
 from clusterrun.script.directives import (
     Directive,
     Translated,
@@ -104,8 +104,8 @@ def convert(
     ``read_file`` returns the text of a script that it starts, or ''. ``arguments`` are those of the batch
     script; None if they are not known. Raises ``BadInput`` if ``text`` is no shell script.
     """
+    shebang = text.partition("\n")[0]  # with the CR of DOS line ends
     text = text.replace("\r\n", "\n")
-    shebang = text.partition("\n")[0]
     if "\0" in text:
         raise BadInput("the file is not a text", "name a batch script")
     interpreter = shebang[2:].split() if shebang.startswith("#!") else ["sh"]
@@ -117,7 +117,7 @@ def convert(
 
     def conversion_of(line: int) -> tuple[Conversion, tuple[Statement, ...]]:
         script = _with_visible_gpus(_with_own_gpus(_read(text, read_file, arguments, path, line)))
-        reading = with_login_files(script.reading, interpreter, 1, shebang)
+        reading = with_login_files(script.reading, interpreter, 1, shebang.rstrip())
         return _conversion(replace(script, reading=reading), shebang), reading.runs
 
     conversion, statements = conversion_of(0)
@@ -208,8 +208,9 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
         for reason in _differences_in_size(script, dict(typed))
     ]
     if not shebang.startswith("#!"):
-        reason = "sbatch refuses a file whose first line does not begin with #!"
-        all_parts.append(Part(1, shebang, PartOutcome.OPTION, reason))
+        all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, NO_SHEBANG))
+    if shebang.endswith("\r"):
+        all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, DOS_LINES))
     texts = [part.text for part in script.reading.parts]
     if not script.array.values and "SLURM_ARRAY_TASK_ID" in variables_read(texts):
         reason = (
