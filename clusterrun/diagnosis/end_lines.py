@@ -47,7 +47,7 @@ _CANCELLED = re.compile(
 _OOM = re.compile(
     r"(?i)slurmstepd\S*: error: Detected \d+ oom[-_]kill event|exceeded (?:job|step) memory limit"
 )
-_NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
+_NODE_FAILURE = re.compile(r"(?:srun|salloc): error: Node failure on (\S+)")
 _NO_STEP = re.compile(
     r"^srun: (?:fatal: |error: (?=Unable to (?:create step|confirm allocation|allocate resources)|Invalid "
     r"|task \d+ launch failed))"
@@ -245,6 +245,8 @@ class EndLines:
         if match := _NO_STEP.match(line):
             return EndLine(EndKind.START, f"srun could not start the ranks: {match[1]}", line)
         if match := _EXECVE.search(text):
+            if "/slurm_script:" in match[1]:  # Slurm's own copy of the batch script
+                return EndLine(EndKind.NODE, f"a node lost the script of the job: {match[1]}", line)
             return EndLine(EndKind.START, f"the command could not be started: {match[1]}", line)
         if match := _NO_SCRATCH.search(text):
             return EndLine(EndKind.NODE, f"a node could not prepare the job's own /tmp: {match[1]}", line)

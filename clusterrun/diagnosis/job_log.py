@@ -115,8 +115,8 @@ _LOOKS_FATAL = re.compile(
 )
 _LOOKS_WRONG = re.compile(
     r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
-    r"|refused|invalid|killed|not found|no such|timed out|timeout|unrecognized|unreachable|mismatch"
-    r"|corrupt(?:ed)?|closing signal)\b"
+    r"|refused|invalid|killed|not found|no such|timed out|timeout(?!\W{0,3}[:=(])"
+    r"|unrecognized|unreachable|mismatch|corrupt(?:ed)?|closing signal)\b"
 )
 _HARMLESS = re.compile(
     r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
@@ -314,7 +314,8 @@ class _Process:
             later = next((other for other in last if not _is_alike(errors[other], error)), number)
             went_on = self.places[later].output - output >= OUTPUT_AFTER_HANDLED
             place = self.places[number]
-            went_on = went_on or (later != number and (place.goes_on or (is_single and place.was_logged)))
+            is_followed = later != number or (place.goes_on and bool(self.listener.unended()))
+            went_on = went_on or (is_followed and (place.goes_on or (is_single and place.was_logged)))
             handled.append(went_on and not error.ends)
             is_own = not (_is_of_communication(error) or is_report(error) or _ASKED_TO_END.match(error.text))
             if is_own and (not last or (later != number and len(last) < 2)):
@@ -621,6 +622,9 @@ class JobLog:
         end = min(ends, key=self._rank_of_end, default=None)
         if timeouts and all(_is_of_communication(entry.error) for entry in others):
             others = [entry for entry in others if entry.order < timeouts[0].order]
+        unended = self._unended()
+        if unended and others and not ends and all(entry.was_handled for entry in others):
+            return replace(_of_unended(unended), evidence=self._suspects())
         if others and not (end and end.kind is EndKind.MEMORY and _was_killed(others)):
             return self._of_errors(others, errors, ends)
         if timeouts and not (end and end.kind in (EndKind.NODE, EndKind.MEMORY, *NOT_STARTED)):
@@ -632,7 +636,7 @@ class JobLog:
             return self._of_end(end, errors)
         if errors:
             first = errors[0]
-            who = ranks_in_words([first.rank]) if first.rank >= 0 else "a rank"
+            who = ranks_in_words([first.rank]) if first.rank >= 0 else "a process"
             if _ASKED_TO_END.match(first.error.text):
                 sentence = f"{who} was ended from outside, and the log does not say why: {first.error.text}"
                 return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=_ENDED_REMEDY)
@@ -646,7 +650,7 @@ class JobLog:
             sentence = f"the log does not hold what failed first; {who} only noticed it{cause}"
             sentence = f"{sentence}: {first.error.message}"
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), self._suspects(), _NOTHING_REMEDY)
-        if unended := self._unended():
+        if unended:
             return replace(_of_unended(unended), evidence=self._suspects())
         lines = tuple(f"last line: {line}" for line in self.last_lines[-3:])
         last = self._exception_line
@@ -662,6 +666,9 @@ class JobLog:
         before = self._ended_before
         if before and not self._has_steps_after(before.order):
             return self._of_end(before, errors)
+        if noticed := self._unended(of_launchers=True):
+            sentence = f"the log does not hold what failed first; it ends in {noticed[0].error.text}"
+            return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), lines, _NOTHING_REMEDY)
         if suspects := self._suspects():
             sentence = f"there is no error in it for certain; this looks most like one: {suspects[0]}"
             evidence = (*suspects[1:], *lines)
@@ -697,12 +704,13 @@ class JobLog:
                 lines.append(line.strip()[:MOST_EXCEPTION])
         return [line for line in dict.fromkeys(lines) if not _NOT_NEAR.search(line)]
 
-    def _unended(self) -> list[LogError]:
-        """Return the tracebacks whose exceptions the log lacks."""
+    def _unended(self, of_launchers: bool = False) -> list[LogError]:
+        """Return the tracebacks whose exceptions the log lacks: of ranks, or of launchers."""
         return [
             LogError(error, self._order, error.inner if error.inner >= 0 else error.rank)
             for process in self._processes.values()
             for error in process.listener.unended()
+            if error.is_consequence is of_launchers
         ]
 
     def _of_errors(
@@ -751,7 +759,8 @@ class JobLog:
             culprits = (Culprit(-1, node, error.message),)
         files = list(dict.fromkeys(filter(None, map(self._file_of, same))))
         evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
-        who = ranks_in_words(ranks) if ranks else f"a rank of {files[0]}" if files and not node else "a rank"
+        who = f"a process of {files[0]}" if files and not node else "a process"
+        who = ranks_in_words(ranks) if ranks else who
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
         if SIZES.search(error.text):
             culprits = ()  # the sender may be wrong
@@ -807,7 +816,8 @@ class JobLog:
             for log_error in others[-1:]
             if log_error.error.frame and error.text not in log_error.error.message
         ]
-        if error.row in (None, NCCL_FAILED, NPU_FAILED) or error.row.hardware:
+        is_explained = error.row not in (None, NCCL_FAILED, NPU_FAILED) and "NCCL WARN" not in error.text
+        if not is_explained or (error.row and error.row.hardware):
             evidence += [f"near it: {line}" for line in self._near(first) if line not in sentence][:MOST_NEAR]
         evidence += [end.line for end in ends[:3]]
         where = line_of(where)
@@ -819,6 +829,8 @@ class JobLog:
         elif not where:
             remedy = "the message says all that the log has: it shows no line of your code"
         remedy = foreign(row.remedy) if row else remedy
+        if row is NCCL_FAILED and (self._nccl_warnings or "Last error:" in error.text):
+            remedy = remedy.partition("; ")[2]
         verdict = row.verdict if row else Verdict.CRASHED
         if are_too_many:
             verdict, remedy = Verdict.MISMATCH, _TOO_MANY_REMEDY
@@ -966,7 +978,7 @@ def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
         for log_error in unended[:MOST_CULPRITS]
         if log_error.rank >= 0
     )
-    who = ranks_in_words(sorted({culprit.rank for culprit in culprits})) if culprits else "a rank"
+    who = ranks_in_words(sorted({culprit.rank for culprit in culprits})) if culprits else "a process"
     sentence = f"{who} failed: the log ends in {unended[0].error.message}"
     return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (), _NOTHING_REMEDY)
 

@@ -37,6 +37,7 @@ CONSEQUENCES = (
     (r"ncclRemoteError|remote process (?:has )?exited", "a peer of this rank ended, or the network failed"),
     (r"Failed to unpickle serialized exception", "a worker failed, and its exception could not be read here"),
     (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
+    (r"may indicate a possible application crash on rank", "rank 0 had ended, or cannot be reached"),
     (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
     (r"(?:Process group|NCCL) (?:watchdog )?.*terminated with exception", "a collective failed before"),
     (
@@ -57,6 +58,7 @@ CONSEQUENCES = (
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
     (
         r"caused by an exception on one of the (?:ranks|processes)"
+        r"|\bother ranks\b.{0,20}\b(?:did(?:n't| not)|have not|never)\b"
         r"|(?<!mpirun )detected that one or more processes exited"
         r"|(?:other|emote|peer) (?:rank|process|worker|node|task)s?\b.{0,30}"
         r"\b(?:failed|exited|died|aborted|crashed|terminated)",
@@ -65,8 +67,10 @@ CONSEQUENCES = (
 )
 # A program that starts ranks, and failed because one of them had.
 LAUNCHER_FAILED = (
-    r"CalledProcessError: Command '\['[^']*"
-    r"(?:python[\d.]*|torchrun|mpirun|mpiexec|srun|horovodrun|accelerate)'"
+    r"CalledProcessError: Command '(?:\['[^']*|(?:\S*/)?)"
+    r"(?:python[\d.]*|torchrun|mpirun|mpiexec|srun|horovodrun|accelerate)['\s]"
+    # ssh ends with 255 if it fails itself.
+    r"|CalledProcessError: Command '(?:\S*/)?(?:ssh|pdsh) .* exit status (?!255)"
 )
 # Remedy for a limit that the shell sets (``ulimit``).
 LIMIT_REMEDY = (
@@ -87,7 +91,8 @@ GPU_MEMORY = KnownError(
 
 # NCCL does not say why, unless NCCL_DEBUG is set.
 NCCL_FAILED = KnownError(
-    r"unhandled (?:system|cuda) error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError",
+    r"unhandled (?:system|cuda) error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError"
+    r"|Error while (?:creating|attaching to) shared memory segment",
     "a call of NCCL failed: a socket, shared memory, a driver or a GPU",
     "--env NCCL_DEBUG=WARN shows which call; clusterrun check tests network, shared memory and GPUs",
 )
@@ -126,7 +131,7 @@ ROWS: tuple[KnownError, ...] = (
         r"unable to (?:mmap|open shared memory|allocate shared memory)|DataLoader worker .*Bus error"
         r"|Unexpected bus error encountered in worker"
         r"|No space left on device.*(?:/dev/shm|nccl-|torch_)|/dev/shm.*No space left"
-        r"|posix_fallocate failed|failed to extend /dev/shm|creating shared memory segment /dev/shm",
+        r"|posix_fallocate failed|failed to extend /dev/shm",
         "shared memory (/dev/shm) is full: batches of data-loader workers and NCCL pass through it",
         "a container needs --shm-size or --ipc=host; else fewer workers, "
         'or torch.multiprocessing.set_sharing_strategy("file_system")',
@@ -297,6 +302,11 @@ ROWS: tuple[KnownError, ...] = (
         r"|\*\*\* stack smashing detected",
         "a native library damaged the memory of its process",
         "run once with --env PYTHONFAULTHANDLER=1 to see the line; does a wheel fit this version of torch?",
+    ),
+    KnownError(
+        r"CUBLAS_STATUS_NOT_INITIALIZED",
+        "cuBLAS could not begin: often the GPU's memory is full, or an error before was not reported",
+        "nvidia-smi shows what holds memory there; else --env CUDA_LAUNCH_BLOCKING=1 shows the true line",
     ),
     KnownError(
         r"illegal memory access|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|CUDA error:",

@@ -40,7 +40,9 @@ _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Trace
 # How a checkpoint of torch's tells every rank what failed in one.
 _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
 _FRAME = re.compile(r'^[>\s]*File "(.*)", line (\d+)(?:(,?) in (\S+))?\s*$')
-_LAUNCHER_FRAME = re.compile(r"/bin/|runpy\.py|/torch/distributed/(?:run|launch|elastic)")
+_LAUNCHER_FRAME = re.compile(
+    r"/bin/(?:torchrun|accelerate|deepspeed|horovodrun|composer)\b|runpy\.py|/torch/distributed/(?:run|launch|elastic)"
+)
 _RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)")
 # How ``faulthandler.dump_traceback_later`` begins; it may end the process, or only tell where it is.
@@ -96,7 +98,7 @@ _LINKS = {
 }
 _WORKER = re.compile(r"Caught \S+ in (.*?)\.?$")
 # What an exception wraps is in the text below it.
-_WRAPS = re.compile(r"Caught \S+ in |(?:ProcessRaisedException|RemoteTraceback):\s*$")
+_WRAPS = re.compile(r"Caught \S+ in |(?:ProcessRaisedException|RemoteTraceback|and exception):\s*$")
 _IN_PROCESS = ", in Process "
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
 _IN_GROUP = re.compile(r"^\s*(?:\| ?|\+(?P<rule>[-+ ]*\d*[ -]*)$)")
@@ -388,10 +390,15 @@ class _Reader:
             self._hear_other(at, text)
 
     def unended(self) -> Error | None:
-        """Return the traceback whose exception was not read; None without one."""
-        is_of_program = self._frame or (self._library and not _LAUNCHER_FRAME.search(self._library))
-        if not self._open or not is_of_program:
+        """Return the traceback whose exception was not read; None without one.
+
+        That of a launcher is a consequence.
+        """
+        if not self._open or not (self._frame or self._library):
             return None
+        if not self._frame and _LAUNCHER_FRAME.search(self._library):
+            text = "a traceback of a launcher without its exception"
+            return replace(self._error(0.0, text), row=meaning(_OF_TORCHRUN))
         more = "" if self._frame else placed(self._library, "in")
         return replace(self._error(0.0, "a traceback without its exception"), frame=self._frame, more=more)
 
@@ -549,8 +556,10 @@ class _Reader:
         if last and not link and (reported or wraps):
             # An exception of another process, with its own message and place.
             worker = _WORKER.search(last.text)
-            more = f", in {worker[1]}" if worker else last.more
-            row, frame = error.row or last.row, error.frame or last.frame
+            more = error.more + (f", in {worker[1]}" if worker else last.more)
+            # The line that called a worker says more than none. That of a launcher does not.
+            called = last.frame if worker or reported else ""
+            row, frame = error.row or last.row, error.frame or called
             self._errors[self._last] = replace(error, at=last.at, row=row, frame=frame, more=more)
         elif last and link:
             # The final exception of a chain is a consequence if the one before it is.

@@ -25,7 +25,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 # The outermost frame of a main thread until its script has ended.
 _SCRIPT = (" <module>", " _run_module_as_main")
 _LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|(?:^|/)torch/(?:nn|cuda|distributed|autograd|multiprocessing|utils)/"
+    r"/(?:site|dist)-packages/|(?:^|/)torch/(?:nn|cuda|distributed|autograd|multiprocessing|utils|_\w+)/"
     r"|(?:^|/)deepspeed/(?:runtime|utils|comm|launcher)/"
     r"|/lib(?:64)?/python\d|/lib/pypy|^<|\.zip/|\.p(?:yx|xi|xd):|/prelude/clusterrun_"
     # A program without a suffix that a package installed.

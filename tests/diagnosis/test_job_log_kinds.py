@@ -302,7 +302,7 @@ def test_the_file_of_an_error_is_named_if_no_line_names_its_rank() -> None:
         log.begin_file(name=name)
         for line in lines:
             log.hear(line)
-    assert "a rank of b.out failed first" in log.diagnose().message
+    assert "a process of b.out failed first" in log.diagnose().message
 
 
 def test_a_list_below_a_message_belongs_to_it() -> None:
@@ -436,3 +436,48 @@ def test_a_message_of_mpi_is_not_what_a_rank_printed_before_its_end() -> None:
     ended = [rule, "mpirun detected that a process exited:", "  Process name: [[1,1],2]", "  Exit code:    1"]
     message = diagnosed("cannot open tiles", *lines, *ended, rule).message
     assert "before that: cannot open tiles" in message
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("salloc: error: Node failure on n7", "n7"),
+        (
+            "slurmstepd: error: execve(): /var/spool/job9/slurm_script: No such file or directory",
+            "a node lost",
+        ),
+    ],
+)
+def test_what_slurm_says_of_a_node_is_no_error_of_the_command(line: str, fact: str) -> None:
+    diagnosis = diagnosed("starting", line)
+    assert fact in diagnosis.message and "sinfo -R" in diagnosis.remedy
+
+
+def test_a_rank_that_came_is_not_blamed_for_those_that_did_not() -> None:
+    text = "ValueError: TP rank 1 has loaded, but there are other ranks that did not finish"
+    assert diagnosed(*EXCEPTION[:-1], text).verdict is Verdict.UNDETERMINED
+
+
+def test_a_traceback_without_its_exception_counts_before_an_error_that_was_skipped() -> None:
+    skipped = ["WARNING: CUDA out of memory. Tried to allocate 9 GiB", " Skipping batch"]
+    diagnosis = diagnosed(*skipped, *EXCEPTION[:-2])
+    assert diagnosis.verdict is Verdict.CRASHED and "fit.py:31" in diagnosis.message
+
+
+def test_a_traceback_of_a_launcher_blames_nobody() -> None:
+    frame = '  File "/env/site-packages/torch/distributed/launcher/api.py", line 250, in launch_agent'
+    diagnosis = diagnosed(EXCEPTION[0], frame, "    result = agent.run()")
+    assert diagnosis.verdict is Verdict.UNDETERMINED and "of a launcher" in diagnosis.message
+
+
+def test_the_place_of_an_error_is_not_the_line_that_started_its_process() -> None:
+    spawned = [*EXCEPTION[:-1], "torch.multiprocessing.spawn.ProcessRaisedException: ", ""]
+    child = ["-- Process 1 terminated with the following error:", EXCEPTION[0]]
+    library = '  File "/env/site-packages/hub/http.py", line 8, in get'
+    message = diagnosed(*spawned, *child, library, "hub.HttpError: 500 Server Error").message
+    assert "in http.py:8" in message and "fit.py" not in message and "Process 1" in message
+
+
+def test_the_settings_of_a_launcher_do_not_look_like_an_error() -> None:
+    assert "no error in it" in diagnosed("rdzv_configs     : {'timeout': 900}").message
+    assert "looks most" not in diagnosed("rdzv_configs     : {'timeout': 900}").message

@@ -68,8 +68,8 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         ("[FATAL ERROR]: HIP failure: 'invalid device pointer'", Verdict.CRASHED, "a kernel failed"),
         (
             "misc/shmutils.cc:112 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-KWfVyt",
-            Verdict.OUT_OF_MEMORY,
-            "shared memory (/dev/shm) is full",
+            Verdict.CRASHED,
+            "a call of NCCL failed",
         ),
         (
             "init.cc:263 NCCL WARN Cuda failure 'initialization error'",
