@@ -29,14 +29,15 @@ def probe(request: RunNeeds) -> object:
     ``seconds`` is the mean for a name. A name that is unresolved at the limit counts with its time so far.
     """
     resolved: dict[str, str] = {}
+    host = socket.gethostname()
 
     def resolve() -> None:
-        for peer in request.peers:
+        for name in dict.fromkeys([*(peer.name for peer in request.peers), host]):
             try:
-                records = socket.getaddrinfo(peer.name, None, type=socket.SOCK_STREAM)
+                records = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError):
                 records = []
-            resolved[peer.name] = " ".join(dict.fromkeys(str(record[4][0]) for record in records))
+            resolved[name] = " ".join(dict.fromkeys(str(record[4][0]) for record in records))
 
     began = time.monotonic()
     thread = threading.Thread(target=resolve, daemon=True)
@@ -45,7 +46,7 @@ def probe(request: RunNeeds) -> object:
     answers = dict(resolved)
     seconds = (time.monotonic() - began) / max(1, len(answers))
     own_addresses = [interface.address for interface in interfaces() if not _is_loopback(interface.address)]
-    return {"resolved": answers, "seconds": round(seconds, 3), "own": own_addresses}
+    return {"resolved": answers, "seconds": round(seconds, 3), "own": own_addresses, "host": host}
 
 
 def resolved(reading: ProbeReading) -> dict[str, str]:
@@ -64,8 +65,9 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     node resolves are Slurm's own (NodeName is no host name there), and no connection uses them.
     """
     views = {node: entries(reading, "resolved") for node, reading in readings.items()}
-    if any(text(view, name) for view in views.values() for name in view):
+    if any(text(view, peer.name) for view in views.values() for peer in request.peers):
         yield from _wrong(request, readings, views)
+    yield from _host_names(request, readings, views)
     late = {
         node: number(readings[node], "seconds") or 0.0 for node in readings if node not in request.overloaded
     }
@@ -113,6 +115,33 @@ def _wrong(request: RunNeeds, readings: Readings, views: dict[str, dict[str, obj
         yield viewer, Finding(NAME, Grade.FAIL, f"resolves {some_of(messages)}", mend)
     for viewer, unresolved in lacking.items():
         yield viewer, Finding(NAME, Grade.WARN, f"cannot resolve {some_of(unresolved)}", add)
+
+
+def _host_names(request: RunNeeds, readings: Readings, views: dict[str, dict[str, object]]) -> Findings:
+    """Report host names that lead to the node itself only, or that several nodes have.
+
+    Slurm's name of a node may be another one. Simulated nodes share the address of their machine.
+    """
+    nodes_by_host: dict[str, dict[str, str]] = {}
+    for owner in request.peers:
+        host = text(readings.get(owner.name), "host")
+        if host and not _is_loopback(owner.address):
+            nodes_by_host.setdefault(host, {})[owner.name] = owner.address
+    remedy = "hostnamectl set-hostname gives each node a name of its own, which DNS or /etc/hosts knows"
+    for host, addresses in nodes_by_host.items():
+        if len(set(addresses.values())) > 1:
+            for node in addresses:
+                message = (
+                    f"its host name {host} is that of {len(addresses)} nodes: NCCL may take them for one"
+                )
+                yield node, Finding(NAME, Grade.WARN, message, remedy)
+        for node in addresses:
+            first = (text(views.get(node), host).split() or [""])[0]
+            if host != node and _is_loopback(first):
+                message = (
+                    f"its host name {host} resolves to {first}: what binds to it cannot be reached by others"
+                )
+                yield node, Finding(NAME, Grade.WARN, message, remedy)
 
 
 def _is_loopback(address: str) -> bool:

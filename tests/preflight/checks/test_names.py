@@ -45,6 +45,25 @@ def test_a_wrong_name_is_the_fault_of_one_resolver_or_of_the_entry(views, nodes)
     assert judged(views) == nodes
 
 
+@pytest.mark.parametrize(
+    ("hosts", "addresses", "nodes"),
+    [
+        (("n0", "n1", "n2"), ("10.0.0.9", "", ""), {}),
+        (("localhost", "n1", "n2"), ("127.0.0.1", "10.0.0.1", "10.0.0.2"), {"n0": WARN}),
+        (("n0", "worker", "worker"), ("10.0.0.0", "10.0.0.1", "10.0.0.1"), {"n1": WARN, "n2": WARN}),
+    ],
+)
+def test_a_host_name_that_leads_to_the_node_itself_or_that_two_nodes_have_is_named(
+    hosts, addresses, nodes
+) -> None:
+    right = {f"n{node}": f"10.0.0.{node}" for node in range(3)}
+    readings = {
+        f"n{node}": {"resolved": {host: addresses[node], **right}, "seconds": 0.0, "own": [], "host": host}
+        for node, host in enumerate(hosts)
+    }
+    assert blamed(names, readings, asked(peers=peers(3))) == nodes
+
+
 def test_an_address_on_another_interface_of_the_node_is_right() -> None:
     assert judged({key: {1: "10.9.9.9"} for key in range(4)}, own=("10.9.9.9",)) == {}
 
