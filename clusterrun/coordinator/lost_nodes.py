@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.runtime.machine_events import Now
-from clusterrun.slurm_text.srun_messages import ended_on, lacks_nodes, unreached
+from clusterrun.slurm_text.srun_messages import ended_on, failed_nodes, lacks_nodes, unreached
 
 
 class LostNodes(RunPart):
@@ -33,6 +33,8 @@ class LostNodes(RunPart):
 
     def note_launcher_output(self, lines: tuple[str, ...]) -> None:
         self._launcher_output = lines
+        for name in failed_nodes(lines):
+            self.leave_out(name, contract.NOT_BACK)
 
     def blame(self, name: str, network: bool = False) -> None:
         for node in self._numbers([name]):

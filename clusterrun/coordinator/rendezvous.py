@@ -16,7 +16,7 @@ from clusterrun.model.overloads import REPORT_SECONDS
 from clusterrun.model.states import Phase
 from clusterrun.runtime.machine_events import Now, earliest
 from clusterrun.slurm_text.controller_away import ControllerAway
-from clusterrun.slurm_text.srun_messages import held, lacks_nodes, unreached, words_on
+from clusterrun.slurm_text.srun_messages import failed_nodes, held, lacks_nodes, unreached, words_on
 
 # A running coordinator sees within this time that it was superseded; with a margin.
 TAKEOVER_SECONDS = 10.0
@@ -386,7 +386,9 @@ class Rendezvous(RunPart):
             return None
         output = ": " + " / ".join(dict.fromkeys(event.output)) if event.output else ""
         message = f"an agent ended with code {event.code} before it had joined{output}"
-        return no_ranks(now, _kind_of_end(event.code), "", message)
+        failed = failed_nodes(event.output)
+        kind = FailureKind.NODE if failed else _kind_of_end(event.code)
+        return no_ranks(now, kind, failed[0] if len(failed) == 1 else "", message)
 
     def _called(self, nodes: Sequence[int]) -> str:
         return failures.nodes_in_words(self._membership.called(nodes))

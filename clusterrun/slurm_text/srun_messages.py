@@ -63,6 +63,17 @@ def lacks_nodes(lines: Sequence[str]) -> bool:
     return any("Unable to create step" in line and refusal in line for line in lines)
 
 
+def failed_nodes(lines: Sequence[str]) -> list[str]:
+    """Return the nodes that Slurm took out of the job because they failed."""
+    names: list[str] = []
+    for line in lines:
+        try:
+            names += expand(line.partition("srun: error: Node failure on ")[2].strip())
+        except BadInput:
+            pass
+    return names
+
+
 def cancelled_step(lines: Sequence[str]) -> str:
     """Return the step that ``scancel JOB.STEP`` ended; '' if none. Slurm names other causes in the line."""
     ends = (re.search(r"\*\*\* STEP (\S+) ON \S+ CANCELLED AT \S+ \*\*\*", line) for line in lines)

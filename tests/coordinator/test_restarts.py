@@ -194,6 +194,15 @@ def test_missing_agents_are_launched_beside_the_living_ones() -> None:
     ]
 
 
+def test_a_node_that_slurm_takes_out_of_the_job_costs_no_restart_in_it() -> None:
+    tape = allocated(2, max_restarts=1, survival=Survival(requeue="requeue", resubmit=("sbatch",)))
+    tape.at(4.0, LauncherEnded(1, ("srun: error: Node failure on n1",), whole=False))
+    lose(tape, 1, 0)
+    assert ClaimEpoch(0) not in tape.at(27.0)
+    state = tape.state(27.1)
+    assert (state.state, state.excluded, len(state.attempts)) == (State.PENDING, ("n1",), 1)
+
+
 BUSY = "srun: error: Unable to create step for job 77: Requested nodes are busy"
 """As Slurm 20.11 to 26.05 say it where another step holds what this one takes."""
 
