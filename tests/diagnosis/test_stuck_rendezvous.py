@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.diagnosis.decide import decide
-from clusterrun.diagnosis.evidence import Group, RankSnapshot
+from clusterrun.diagnosis.evidence import Group, RankSnapshot, Record
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from tests.diagnosis.ranks import (
     ALL_REDUCE,
+    BARRIER,
     LIBRARY,
     LOOP,
     MEETING,
@@ -271,6 +272,19 @@ def test_the_rank_outside_is_named_if_most_ranks_make_a_group_after_collectives(
     observed = [rank(number, stack=NEW_GROUP if number in meeting else LOOP) for number in range(4)]
     result = decide(case(*observed, stalled=60.0)).diagnosis
     assert [culprit.rank for culprit in result.culprits] == named
+
+
+@pytest.mark.parametrize("records", [(), history(10)])
+def test_ranks_in_different_calls_that_torch_did_not_record_are_shown_with_their_lines(
+    records: tuple[Record, ...],
+) -> None:
+    """torch's checks with TORCH_DISTRIBUTED_DEBUG=DETAIL wait before the collective is recorded."""
+    stacks = (BARRIER, BARRIER, ALL_REDUCE, ALL_REDUCE)
+    observed = [rank(number, stack=stack, records=records) for number, stack in enumerate(stacks)]
+    result = decide(case(*observed, stalled=60.0)).diagnosis
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert "ranks 0-1 wait in barrier at train.py:20 (step)" in result.message
+    assert "clusterrun submit" not in result.remedy
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, MOST_FRAMES, STORE_WAIT, Doing, short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
-from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, blame, verb_s
+from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, blame, reasons, verb_s
 
 CERTAINTY = 55
 
@@ -97,11 +97,14 @@ def explain_different_places(table: CallTable, blamed: Ranks, places: Mapping[in
     if not whys:
         sentence += ": stacks alone do not show which of them is wrong"
     remedy = (
-        "let every rank call the same collectives in the same order: compare the conditions of these lines."
+        "let every rank call the same collectives in the same order: compare the conditions of these lines"
     )
     stored = [wait for wait in table.waits if wait.operation.startswith(STORE_WAIT)]
     if stored:
         setting = key_lines(table.of(stored[0].rank))[:MOST_LINES]
         sentence += f"; {'; '.join(setting)}" if setting else ""
         remedy = f"which rank sets the key that {stored[0].line} waits for, under which name and condition?"
-    return blame(table, Verdict.MISMATCH, sentence, whys, f"{remedy} {MORE_IS_SEEN}")
+    if table.by_stacks:
+        remedy += (" " if remedy.endswith("?") else ". ") + MORE_IS_SEEN
+    evidence = None if table.waits else reasons(table, places)
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy, evidence)

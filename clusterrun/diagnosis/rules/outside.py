@@ -12,8 +12,8 @@ from clusterrun.diagnosis.calls import STOPPED, CallTable
 from clusterrun.diagnosis.evidence import START_PATIENCE, ChildProcess, PythonStacks, RankSnapshot
 from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason, waits_for_idle_pool
 from clusterrun.diagnosis.explain_rank import at as at_line
-from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
-from clusterrun.diagnosis.rules import absent_rank
+from clusterrun.diagnosis.hypothesis import Explain, Hypothesis, Ranks
+from clusterrun.diagnosis.rules import absent_rank, different_places
 from clusterrun.diagnosis.stacks import (
     TOGETHER,
     Doing,
@@ -37,8 +37,13 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if table.end or table.waits:
         return []
     doing = {rank.location.doing for rank in table.ranks}
-    if len(doing) == 1 and doing <= set(TOGETHER):
-        return [Hypothesis(explain_met_in_vain, CERTAINTY, final=table.is_long_still)]
+    if doing and doing <= set(TOGETHER):
+        explain_meeting: Explain = explain_met_in_vain
+        places = {rank.rank: f"{rank.location.operation} at {rank.location.line}" for rank in table.ranks}
+        if table.is_long_still and not RankVote(places).is_unanimous:
+            # torch's checks of a collective (``TORCH_DISTRIBUTED_DEBUG``) wait before it is recorded.
+            explain_meeting = partial(different_places.explain_different_places, places=places)
+        return [Hypothesis(explain_meeting, CERTAINTY, final=table.is_long_still)]
     writing = tuple(rank.rank for rank in table.ranks if rank.writes)
     if writing:
         return [Hypothesis(partial(explain_writing, writing=writing), CERTAINTY)]
