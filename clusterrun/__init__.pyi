@@ -137,7 +137,7 @@ def submit(
             "fail", "resubmit". (default: fail)
         max_restarts: Restarts after failures without progress. (default: 0; 3 with --spares or
             --requeue)
-        requeue: Continue in a new job after time limit or preemption.
+        requeue: Start the run again after time limit or preemption.
         requeue_by: How to continue: Slurm queues the job again, or the next one is queued when this
             one starts. One of "requeue", "chain". (default: requeue)
         max_preemptions: With --requeue: most preemptions. (default: 20)

@@ -271,7 +271,7 @@ _RESTARTS = _of(
     ),
     _switch(
         "requeue",
-        "Continue in a new job after time limit or preemption.",
+        "Start the run again after time limit or preemption.",
         common=True,
         queued=True,
         here=IGNORED,
