@@ -16,16 +16,15 @@ from clusterrun.model.world import own_variables
 from clusterrun.script import audit
 from clusterrun.script.batch_scripts import DOS_LINES, NO_SHEBANG, Conversion, Part, PartOutcome
 from clusterrun.script.directives import (
-    Directive,
     Translated,
     job_variables,
     last_number,
-    read_directives,
     task_counts,
     translate,
 )
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
+from clusterrun.script.sbatch_lines import Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
 from clusterrun.script.script_reading import (
     ERREXIT,
@@ -61,6 +60,8 @@ _PLACES = ("partition", "constraint", "nodelist")
 _SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
 # A backslash with a blank behind it does not continue a command in the next line.
 _BROKEN_END = re.compile(r"(?<!\\)\\[ \t]+$")
+# ``#SBTACH --time=1``
+_MISSPELT = re.compile(r"#\s*(?!SBATCH\b)([A-Z]{6})\s+-")
 _PRINTED = re.compile(r"(?m)^\s*(?:echo|printf)\b.*$")
 # The path of the script that runs, as a script finds it.
 _OWN_PATH = re.compile(r"\$\{?(?:0|BASH_SOURCE)\b|\bscontrol\s+show\s+job(?!\w)[^\n]*Command")
@@ -302,6 +303,12 @@ def _read(
         Part(line, comment, PartOutcome.NEEDLESS, reason)
         for line, comment in source.comments
         if comment.startswith("#SBATCH") and line not in is_read
+    ]
+    reason = "sbatch reads #SBATCH alone"
+    late += [
+        Part(line, comment, PartOutcome.OPTION, reason)
+        for line, comment in source.comments
+        if (match := _MISSPELT.match(comment)) and sorted(match[1]) == sorted("SBATCH")
     ]
     reason = "a blank is behind the backslash: the command ends here, and the next line is another one"
     late += [

@@ -1,15 +1,15 @@
-"""Read ``#SBATCH`` lines, and translate them to options of submit."""
+"""Translate ``#SBATCH`` lines to options of submit."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
-from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES, full_name, option_of_letter
+from clusterrun.script.sbatch_lines import Directive
+from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES
 from clusterrun.script.shell_conditions import SOME_VALUE
 
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "cpus-per-gpu")
@@ -34,19 +34,6 @@ _NEEDLESS = {
 
 
 @frozen
-class Directive:
-    """One option on an ``#SBATCH`` line."""
-
-    line: int
-    name: str  # long name; as typed if sbatch has no such option
-    value: str  # '' if there is none
-
-    @property
-    def text(self) -> str:
-        return f"#SBATCH --{self.name}={self.value}" if self.value else f"#SBATCH --{self.name}"
-
-
-@frozen
 class Translated:
     """The options of clusterrun that ask for the same."""
 
@@ -60,40 +47,6 @@ class Translated:
     tasks_per_node: int
     gpus_per_node: int
     cpus_per_node: int
-
-
-def read_directives(text: str) -> tuple[Directive, ...]:
-    """Return the directives before the first command of a batch script; sbatch ignores later ones."""
-    directives: list[Directive] = []
-    for number, line in enumerate(text.replace("\r", "").split("\n"), 1):
-        if line.startswith("#SBATCH"):
-            directives += in_words(number, line[len("#SBATCH") :])
-        elif line.strip() and not line.startswith("#"):
-            break
-    return tuple(directives)
-
-
-def in_words(number: int, text: str) -> Iterator[Directive]:
-    """Yield the options in ``text`` as sbatch reads them."""
-    try:
-        arguments = shlex.split(text, comments=True)
-    except ValueError:
-        arguments = text.split()
-    while arguments:
-        word = arguments.pop(0)
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            option = OPTIONS.get(full_name(name))
-        elif len(word) > 1 and word.startswith("-"):
-            option = option_of_letter(word[1])
-            name, equals, value = word[1], word[2:], word[2:].removeprefix("=")
-        else:
-            yield Directive(number, word, "")
-            continue
-        takes_next = option.takes == "required" if option else word.startswith("--")
-        if not equals and takes_next and arguments and (option or arguments[0][:1] != "-"):
-            value = arguments.pop(0)
-        yield Directive(number, option.name if option else name, value)
 
 
 @frozen

@@ -18,7 +18,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import batch_scripts, launch_commands
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
-from clusterrun.script.directives import Directive, read_directives, translate
+from clusterrun.script.directives import translate
 from clusterrun.script.interpreter_calls import inline_text, interpreter_call, shell_script, unwrapped
 from clusterrun.script.launch_commands import (
     MODULES,
@@ -30,6 +30,7 @@ from clusterrun.script.launch_commands import (
 )
 from clusterrun.script.python_launches import python_launches
 from clusterrun.script.recipes import recipe_lines
+from clusterrun.script.sbatch_lines import Directive, read_directives
 from clusterrun.script.script_texts import text_of_script
 
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")

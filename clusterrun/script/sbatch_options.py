@@ -61,7 +61,7 @@ def _setting(key: str, option: str) -> str:
 def _read_entry(entry: str, option: str) -> Option:
     key, _, value = entry.removeprefix("--").partition("=")
     if not _KEY.fullmatch(key) or _SEVERAL.search(value):
-        from clusterrun.script.directives import in_words  # only for a refusal
+        from clusterrun.script.sbatch_lines import in_words  # only for a refusal
 
         read = list(in_words(0, entry if entry.startswith("-") else f"--{entry}"))
         if all(directive.name in OPTIONS for directive in read):

@@ -116,6 +116,10 @@ _TRAINS = re.compile(r"(?i)train|tun(?:e|ing)")
 _RESULT = re.compile(
     r"1?>>?\s*(?!\S*(?:log|out|err|txt|/dev/\w+|\$\{?\w+\}?)[\"']?$)\S*\.\w+[\"']?$", re.IGNORECASE
 )
+# Files that prepare the shell, and define no function that trains.
+_KNOWN_FILES = re.compile(
+    r"activate|bashrc|profile|conda\.sh|/etc/|/modules?/|/lmod/|env\.sh$|set_?(?:up)?vars"
+)
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 # A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
@@ -733,6 +737,22 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
     if not launch.program and re.match(r"\$(?!.*(?i:python|py\b))", "".join(launch.command[:1])):
         reason = "it is known only when the script runs: if it is a launcher, give what that starts"
         parts.append(Part(line, launch.command[0], PartOutcome.OPTION, reason))
+    files = [
+        other.commands[0].names[1]
+        for other in scope.source.statements
+        if other.commands and other.commands[0].names[:1] in (("source",), (".",)) and other.line < line
+        if len(other.commands[0].names) > 1
+    ]
+    unread = [file for file in files if not (_KNOWN_FILES.search(file) or scope.read_file(file))]
+    program = "".join(launch.command[:1])
+    if (
+        training.kind is TrainingKind.PROGRAM
+        and unread
+        and "/" not in program
+        and not (inner or program in SHELLS)
+    ):
+        reason = f"if it is a function of {unread[-1]}, ranks do not have it: give what it starts"
+        parts.append(Part(line, program, PartOutcome.OPTION, reason))
     if launch.needless:
         parts.append(Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP))
     script = shell_script(launch.command) if launch.command else ""

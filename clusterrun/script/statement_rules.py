@@ -219,7 +219,7 @@ RULES = (
         _NEEDLESS,
         "it is for the script's own shell; a failed --setup line ends the run",
     ),
-    Rule(lambda facts: facts.requeues, PartOutcome.OPTION, ""),
+    Rule(lambda facts: facts.requeues, PartOutcome.OPTION, "--requeue in the line queues the run again"),
     Rule(
         lambda facts: ".deepspeed_env" in facts.statement.text,
         _UNTRANSLATED,

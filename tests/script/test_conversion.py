@@ -14,7 +14,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.script import quoting
 from clusterrun.script.batch_scripts import Conversion, PartOutcome
 from clusterrun.script.conversion import convert
-from clusterrun.script.directives import read_directives
+from clusterrun.script.sbatch_lines import read_directives
 from clusterrun.script.script_reading import LOGIN
 from clusterrun.script.shell_source import ShellSource
 
@@ -508,6 +508,9 @@ def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str
         ("#SBATCH -p gpu-a100\nsrun -n3 python t.py", "no GPUs"),
         ("#SBATCH -p rtx4060\nP=/x/python\n$P t.py", "no GPUs"),
         ("unset SLURM_NTASKS\npython t.py", "env -u NAME"),
+        ("#SBTACH --time=1\npython t.py", "reads #SBATCH alone"),
+        ("source steps.sh\nrun_suite a", "function of steps.sh"),
+        ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\npython t.py", "queues the run again"),
         ("srun --exclude $(hostname) python t.py", "write its value"),
         ("#\nif [ 1; then\npython t.py", "bash -n"),
         ("./a x > x.bam\n./a y > y.bam", "once"),

@@ -1,0 +1,56 @@
+"""Read ``#SBATCH`` lines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from clusterrun.model.frozen import frozen
+from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
+
+
+@frozen
+class Directive:
+    """One option on an ``#SBATCH`` line."""
+
+    line: int
+    name: str  # long name; as typed if sbatch has no such option
+    value: str  # '' if there is none
+
+    @property
+    def text(self) -> str:
+        return f"#SBATCH --{self.name}={self.value}" if self.value else f"#SBATCH --{self.name}"
+
+
+def read_directives(text: str) -> tuple[Directive, ...]:
+    """Return the directives before the first command of a batch script; sbatch ignores later ones."""
+    directives: list[Directive] = []
+    for number, line in enumerate(text.replace("\r", "").split("\n"), 1):
+        if line.startswith("#SBATCH"):
+            directives += in_words(number, line[len("#SBATCH") :])
+        elif line.strip() and not line.startswith("#"):
+            break
+    return tuple(directives)
+
+
+def in_words(number: int, text: str) -> Iterator[Directive]:
+    """Yield the options in ``text`` as sbatch reads them."""
+    try:
+        arguments = shlex.split(text, comments=True)
+    except ValueError:
+        arguments = text.split()
+    while arguments:
+        word = arguments.pop(0)
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            option = OPTIONS.get(full_name(name))
+        elif len(word) > 1 and word.startswith("-"):
+            option = option_of_letter(word[1])
+            name, equals, value = word[1], word[2:], word[2:].removeprefix("=")
+        else:
+            yield Directive(number, word, "")
+            continue
+        takes_next = option.takes == "required" if option else word.startswith("--")
+        if not equals and takes_next and arguments and (option or arguments[0][:1] != "-"):
+            value = arguments.pop(0)
+        yield Directive(number, option.name if option else name, value)
