@@ -394,7 +394,7 @@ class Rendezvous(RunPart):
         return failures.nodes_in_words(self._membership.called(nodes))
 
     def _ended_early(self, now: Now, code: int, message: str) -> NoRanks:
-        lost = self._still_awaited()
+        lost = self._lost()
         if not lost or held(self._launcher_output):
             late = self._called(self._membership.missing())
             return no_ranks(now, _kind_of_end(code), "", f"{message} (before {late} had joined)")
@@ -414,7 +414,7 @@ class Rendezvous(RunPart):
     def _too_few(self, now: Now) -> NoRanks:
         absent = self.absent(now)
         absent = [row for row in absent if row[0] not in self._without] or absent
-        awaited = self._still_awaited()
+        awaited = self._lost()
         node, name, why = next((row for row in absent if row[0] in awaited), absent[0])
         self._wait.until = None
         kind = self._unless_overloaded(now, FailureKind.NODE, self.began, [node])
@@ -422,9 +422,12 @@ class Rendezvous(RunPart):
             return no_ranks(now, kind, "", f"{self._called(awaited)} did not come back: {why}")
         return no_ranks(now, kind, name, f"{name} (node {node}) did not come back: {why}")
 
-    def _still_awaited(self) -> list[int]:
-        missing = {*self._membership.missing(), *self.departed}
-        return [node for node in self._awaited if node in missing]
+    def _lost(self) -> list[int]:
+        """Return the missing nodes that caused this launch, else those that the launcher did not reach."""
+        missing = sorted({*self._membership.missing(), *self.departed})
+        names = unreached(self._launcher_output)
+        awaited = [node for node in self._awaited if node in missing]
+        return awaited or [node for node in missing if self._membership.name_of(node) in names]
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         """Return number, name and reason of each node without an agent."""

@@ -75,7 +75,12 @@ def failed_nodes(lines: Sequence[str]) -> list[str]:
 
 
 def cancelled_step(lines: Sequence[str]) -> str:
-    """Return the step that ``scancel JOB.STEP`` ended; '' if none. Slurm names other causes in the line."""
+    """Return the step that ``scancel JOB.STEP`` ended; '' if none. Slurm names other causes in the line.
+
+    srun itself cancels a step if it does not reach a node.
+    """
+    if unreached(lines):
+        return ""
     ends = (re.search(r"\*\*\* STEP (\S+) ON \S+ CANCELLED AT \S+ \*\*\*", line) for line in lines)
     return next((end[1] for end in ends if end), "")
 

@@ -389,7 +389,7 @@ def test_agents_are_launched_again_only_a_few_times() -> None:
         out += tape.does(1.0 + number, LauncherEnded(233, output))
     again = [a.without for a in out if isinstance(a, LaunchAgents)]
     assert again == [names[:count] for count in range(1, 6)]
-    assert tape.saved and tape.saved.state is State.FAILED
+    assert tape.saved and tape.saved.state is State.NODE_FAIL
 
 
 def test_less_than_half_of_them_are_waited_for_to_the_end() -> None:

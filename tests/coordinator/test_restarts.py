@@ -194,6 +194,28 @@ def test_missing_agents_are_launched_beside_the_living_ones() -> None:
     ]
 
 
+OUT_OF_REACH = (
+    "srun: error: Task launch for StepId=77.0 failed on node n1: Communication connection failure",
+    "slurmstepd-n0: error: *** STEP 77.0 ON n0 CANCELLED AT 2026-11-27T09:39:51 ***",
+    "srun: error: n0: task 0: Killed",
+)
+
+
+@pytest.mark.parametrize("requeue", ["", "requeue"])
+def test_a_first_launch_that_does_not_reach_a_node_names_that_node(requeue: str) -> None:
+    survival = Survival(requeue=requeue, resubmit=("sbatch",))
+    orders = replace(ORDERS, launch=("srun",), survival=survival)
+    names = ("n0", "n1")
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(names=names, job_id="77")))
+    tape.at(0.0)
+    tape.at(0.1, EpochClaimed(0))
+    tape.at(12.0, LauncherEnded(1, OUT_OF_REACH))
+    state = tape.state(12.1)
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert (failure.node, state.excluded) == ("n1", ("n1",) if requeue else ())
+
+
 def test_a_node_that_slurm_takes_out_of_the_job_costs_no_restart_in_it() -> None:
     tape = allocated(2, max_restarts=1, survival=Survival(requeue="requeue", resubmit=("sbatch",)))
     tape.at(4.0, LauncherEnded(1, ("srun: error: Node failure on n1",), whole=False))
