@@ -551,8 +551,9 @@ class _Reader:
         last = self._newest()
         link, self._link = self._link, ""
         reported = error.origin >= 0 and last is not None and last.origin < 0 and at - last.at <= SAME_DUMP
-        # The text of an old mp.spawn's exception is empty.
-        wraps = last is not None and (_WRAPS.search(last.text) or last.more.startswith(_IN_PROCESS))
+        # The text of an old mp.spawn's exception is empty, until the exception of its process follows.
+        is_empty = last is not None and last.more.startswith(_IN_PROCESS) and last.text.rstrip().endswith(":")
+        wraps = last is not None and (is_empty or _WRAPS.search(last.text))
         if last and not link and (reported or wraps):
             # An exception of another process, with its own message and place.
             worker = _WORKER.search(last.text)
