@@ -113,6 +113,7 @@ _MPI_ENDS = re.compile(
     r"Primary job|(?:mpi|prte)\w+(?:\.real)? (?:noticed|detected)|MPI_ABORT was|WARNING|By default"
 )
 _MPI_PEER = re.compile(r"unexpectedly disconnected.*Peer host:\s+(\S+)")
+_MPI_LOST = re.compile(r"lost communication with a remote daemon.*Remote daemon: \S+ on node (\S+)")
 _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
 MOST_MESSAGE_LINES = 30
@@ -176,7 +177,8 @@ class EndLines:
         # The order of the last line that Slurm ended the whole job; 0 without one.
         self.whole_job_ended = 0
         self._mpi_rank, self._mpi_node, self._mpi_process = -1, "", ""
-        self._is_below_deepspeed = False
+        # deepspeed or mp.spawn: each task of srun starts several ranks.
+        self._tasks_are_launchers = False
         self._is_terminating = False
         # Whether Slurm ended the job for a reason of its own: ranks that end after that are no cause.
         self._is_job_ended = False
@@ -279,10 +281,13 @@ class EndLines:
             kind = EndKind.PREEMPTED if match[2] == "preempted" else EndKind.TIME_LIMIT
             return EndLine(kind, _WORDS[kind], line, node=match[1])
         if match := _DEEPSPEED.search(text):
-            self._is_below_deepspeed = True
+            self._tasks_are_launchers = True
             code = int(match[1])
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
             return EndLine(kind, f"a rank of deepspeed {code_in_words(code)}", line)
+        if "torch.multiprocessing.spawn.Process" in text:
+            self._tasks_are_launchers = True
+            return None
         if match := _COMPOSER.search(text) or _HOROVOD.match(line):
             rank, code = int(match[1]), int(match[2])
             code = _of_shell(code)
@@ -327,6 +332,9 @@ class EndLines:
         if peer := _MPI_PEER.search(message):
             sentence = f"an MPI process of node {peer[1]} ended: another one lost the connection to it"
             return EndLine(EndKind.EXIT, sentence, message[:MOST_MESSAGE], node=peer[1])
+        if lost := _MPI_LOST.search(message):
+            sentence = f"mpirun lost node {lost[1]}: the node failed, or cannot be reached"
+            return EndLine(EndKind.NODE, sentence, message[:MOST_MESSAGE], node=lost[1])
         if not _MPI_WORDS.search(message) or _MPI_ENDS.match(message):
             return None
         first = message.partition("Either ")[0][:MOST_MESSAGE].strip()
@@ -334,7 +342,7 @@ class EndLines:
 
     def _of_tasks(self, tasks: re.Match[str], line: str) -> EndLine:
         node, ranks, what = tasks[1], _ranks(tasks[2]), tasks[3].strip()
-        if self._is_below_deepspeed:  # each task is a launcher of several ranks
+        if self._tasks_are_launchers:
             ranks = ()
         if what == "Out Of Memory":
             return EndLine(EndKind.MEMORY, "ran out of the job's memory", line, ranks, node)

@@ -120,7 +120,7 @@ _LOOKS_WRONG = re.compile(
 )
 _HARMLESS = re.compile(
     r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
-    r"|plugin|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
+    r"|plugin|hostname of the client socket|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
 )
 # Source code, headings, and what launchers and loaders print of an error.
 _NOT_NEAR = re.compile(
@@ -134,6 +134,7 @@ _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
 _FROM_OUTSIDE = re.compile(r"SIGTERM|SIGINT|SIGHUP")
 # The report of torch on the ranks that did or did not take part in a collective that timed out.
 _DESYNC = re.compile(r"\[[\d, ]+\] (?:joined but didn't finish|finished .*didn't join|never joined) .*")
+_CODE_1 = re.compile(r"exited with (?:exit )?code 1\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
@@ -577,6 +578,15 @@ class JobLog:
             others = [end for end in ends if end.is_report] if _LOCAL in worker.words else ends
             if worker.ranks or all(worker.node and end.node not in ("", worker.node) for end in others):
                 ends.append(worker)
+        # A rank that only noticed the end of another one exits with code 1.
+        errors = [entry for entry in self.errors() if not is_report(entry.error)]
+        noticed = {entry.rank for entry in errors if entry.error.is_consequence}
+        noticed -= {entry.rank for entry in errors if not entry.error.is_consequence}
+        ends = [
+            end
+            for end in ends
+            if not (end.ranks and noticed.issuperset(end.ranks) and _CODE_1.search(end.words))
+        ]
         return sorted(ends, key=lambda end: end.order)
 
     def is_settled(self) -> bool:
@@ -741,12 +751,15 @@ class JobLog:
         if not ranks:
             ended = self._ended_first([end for end in ends if not node or end.node in ("", node)])
             ranks, node = (ended.ranks, ended.node or node) if ended else ((), node)
-            if not ended and self._first_rank >= 0:
-                ranks = (self._first_rank,)
+            if not ended:
+                ranks = (self._first_rank,) if self._first_rank >= 0 else ()
+                node = node or ("" if ranks else _node_after(first.order, ends))
             texts = Counter(_NUMBER.sub("", log_error.error.text) for log_error in same)
             if ended and max(texts.values()) > 1 and not first.node:
-                # The error was printed several times.
-                ranks, node = _ended_alike(ended, ends)
+                # The error was printed several times, but not by ranks that ended after another error.
+                later = (entry.order for entry in errors if entry.order > ended.order and entry not in same)
+                until = min(later, default=self._order + 1)
+                ranks, node = _ended_alike(ended, [end for end in ends if end.order < until])
         if not ranks:
             ranks = _watched(error, errors)
         node_of_ended = {rank: end.node for end in reversed(ends) if end.node for rank in end.ranks}
@@ -772,7 +785,8 @@ class JobLog:
         is_asked = _ASKED_TO_END.match(error.text) is not None
         waits = error.row is not None and error.row.verdict is Verdict.NEVER_ARRIVED
         did = "failed first" if len(ranks) < 2 else "failed"
-        did = "was ended from outside" if is_asked else "gave up waiting" if waits else did
+        were = "was" if len(ranks) < 2 else "were"
+        did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
         sentence = f"{who}{on} {did}: {error.message}"
         if follows_nccl:
             sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {error.message}"
@@ -885,6 +899,8 @@ class JobLog:
         """Return the diagnosis if only Slurm or a launcher says how ranks ended."""
         ends = [other for other in self.ends() if other.kind is end.kind]
         placed = next((other for other in (end, *ends) if other.ranks or other.node), end)
+        if end.is_report and not placed.ranks:
+            placed = replace(end, node=end.node or _node_after(end.order, self.ends()))
         ranks, node = placed.ranks, placed.node
         ended = self._ended_first(self.ends())
         if not ranks and ended and end.kind in NOT_STARTED:
@@ -916,11 +932,23 @@ class JobLog:
         complaint = self._complaint
         if end.kind is EndKind.EXIT and not (complaint or errors):
             complaint = next((line for line in self._suspects() if line not in end.line), "")
-        if complaint and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START) and not placed.is_report:
+        if (
+            complaint
+            and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START)
+            and not (placed.is_report and ranks)
+        ):
             sentence += f"; before that: {complaint}"
         for log_error in errors[:2]:
             who = f"rank {log_error.rank}: " if log_error.rank >= 0 else ""
             evidence.append(f"{who}{log_error.error.message}")
+        if culprits:
+            processes = [process for process in self._processes.values() if process.rank in ranks]
+            last_lines = [(process.rank, process.last_line) for process in processes]
+            if not last_lines:
+                last_lines = [(rank, line) for rank, line in self._splitter.early.items() if rank in ranks]
+            evidence += [
+                f"last line of rank {rank}: {line[:300]}" for rank, line in last_lines[:MOST_LAST_LINES]
+            ]
         evidence += [f"last line: {line}" for line in self.last_lines[-2:] if line not in evidence]
         verdict = _VERDICTS.get(end.kind, Verdict.CRASHED)
         return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), _remedy(end.kind, message))
@@ -999,6 +1027,12 @@ def _ended_alike(ended: EndLine, ends: Sequence[EndLine]) -> tuple[tuple[int, ..
     nodes = {end.node for end in alike}
     ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
     return ranks, ended.node if len(nodes) == 1 else ""
+
+
+def _node_after(order: int, ends: Sequence[EndLine]) -> str:
+    """Return the node whose task ended first after a line; '' if no line names it."""
+    nodes = (end.node for end in ends if end.order > order and end.kind in (EndKind.EXIT, EndKind.SIGNAL))
+    return next(nodes, "")
 
 
 def _remedy(kind: EndKind, message: str) -> str:

@@ -421,7 +421,7 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.NEVER_ARRIVED,
     ),
     KnownError(
-        r"EADDRINUSE|[Aa]ddress already in use",
+        r"EADDRINUSE|[Aa]ddress already in use|on port .* another process is utilizing it",
         "a port is taken by another process of this node",
         "leave MASTER_PORT to clusterrun, which finds a free one; end what was left over there",
         elsewhere="choose another port for each job, such as $((20000 + SLURM_JOB_ID % 20000)); end what was "

@@ -63,6 +63,8 @@ _MAYBE = re.compile(
 _NUMBERED = re.compile(rb"\w*\d\w*")
 _RANK = re.compile(
     r"(?:^|[^A-Za-z])(?:rank|task|proc)[-_.]?(\d{1,6})(?:\D|$)|/attempt_\d+/(\d+)/(?:stdout|stderr)\.log$"
+    # submitit: JOB_TASK_log.out
+    r"|/\d+(?:_\d+)?_(\d{1,6})_log\.(?:out|err)$"
 )
 _LOG_NAME = re.compile(r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$")
 
@@ -177,7 +179,7 @@ def _read_each(
     files, problems = [], []
     for path in paths:
         rank = _RANK.search(path)
-        log.begin_file(int(rank[1] or rank[2]) if rank else -1, path)
+        log.begin_file(int(rank[rank.lastindex or 0]) if rank else -1, path)
         try:
             if path == STDIN and stdin is not None:
                 files.append(reader.read(log, "stdin", stdin, is_seekable=False))

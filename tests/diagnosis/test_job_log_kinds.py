@@ -481,3 +481,67 @@ def test_the_place_of_an_error_is_not_the_line_that_started_its_process() -> Non
 def test_the_settings_of_a_launcher_do_not_look_like_an_error() -> None:
     assert "no error in it" in diagnosed("rdzv_configs     : {'timeout': 900}").message
     assert "looks most" not in diagnosed("rdzv_configs     : {'timeout': 900}").message
+
+
+LOST = "RuntimeError: gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.3]:4958"
+
+
+def raised(exception: str, mark: str = "", place: str = '"/home/eve/fit.py", line 31, in main') -> list[str]:
+    return [mark + line for line in ("Traceback (most recent call last):", f"  File {place}", exception)]
+
+
+def test_the_last_line_of_a_labelled_rank_that_exited_is_shown() -> None:
+    others = raised(LOST, "0: [rank0]: ")
+    end = "srun: error: n2: task 3: Exited with exit code 3"
+    diagnosis = diagnosed("0: ready", "3: no tiles left", *others, end)
+    assert ranks(diagnosis) == [3] and "last line of rank 3: no tiles left" in diagnosis.evidence
+
+
+def test_a_rank_that_only_lost_its_peer_is_not_blamed_for_its_exit() -> None:
+    log = JobLog()
+    log.begin_file()
+    for line in (*raised(LOST, "0: [rank0]: "), "srun: error: n1: task 0: Exited with exit code 1"):
+        log.hear(line)
+    assert log.diagnose().culprits == ()
+    log.job_ended("CANCELLED", "n[1-2]")
+    assert "cancelled" in log.diagnose().message and log.diagnose().culprits == ()
+
+
+def spawned(node: int, *message: str) -> list[str]:
+    place = '"/env/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", line 211, in join'
+    report = raised(f"torch.multiprocessing.spawn.{message[0]}", "", place)
+    return [*report, *message[1:], "", f"srun: error: n{node}: task {node}: Exited with exit code 1"]
+
+
+def test_the_launcher_of_another_node_does_not_hide_the_exception_of_a_spawned_process() -> None:
+    title = "-- Process {} terminated with the following error:"
+    first = spawned(1, "ProcessRaisedException: ", "", title.format(1), *EXCEPTION)
+    second = spawned(0, "ProcessRaisedException: ", "", title.format(0), *raised(LOST))
+    diagnosis = diagnosed(*first, *second)
+    assert "batch 7 is empty" in diagnosis.message and "in Process 1" in diagnosis.message
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(-1, "n1")]
+
+
+def test_a_task_that_spawned_processes_is_a_node_and_no_rank() -> None:
+    first = spawned(1, "ProcessExitedException: process 1 terminated with exit code 3")
+    title = "-- Process 0 terminated with the following error:"
+    second = spawned(0, "ProcessRaisedException: ", "", title, *raised(LOST))
+    diagnosis = diagnosed(*first, *second)
+    assert "exit code 3" in diagnosis.message
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(-1, "n1")]
+
+
+def test_a_node_that_mpirun_lost_has_failed() -> None:
+    rule = "-" * 74
+    sides = ("  HNP daemon   : [[7,0],0] on node n3", "  Remote daemon: [[7,0],1] on node n4")
+    lost = (rule, "ORTE has lost communication with a remote daemon.", "", *sides, rule)
+    diagnosis = diagnosed("step 4", *lost, *raised(LOST, "[rank0]: "))
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(-1, "n4")]
+
+
+def test_ranks_that_ended_after_another_error_did_not_print_the_first_one() -> None:
+    missing = raised("ModuleNotFoundError: No module named 'tiles'")
+    waited = raised("torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients.")
+    first_end = "srun: error: n2: tasks 2-3: Exited with exit code 1"
+    last_end = "srun: error: n1: tasks 0-1: Exited with exit code 1"
+    assert ranks(diagnosed(*missing, *missing, first_end, *waited, *waited, last_end)) == [2, 3]

@@ -162,3 +162,10 @@ def test_hostile_bytes_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "a.out"
     path.write_bytes(bytes(range(256)) * 40 + b"\r" * 5000 + b"\x1b[31m" + ERROR.encode() + b"\xff\x00" * 100)
     assert "KeyError: 'x'" in read(str(path)).diagnosis.message
+
+
+def test_files_of_submitit_belong_to_their_ranks(tmp_path: Path) -> None:
+    (tmp_path / "7_0_log.err").write_text("srun: error: n1: task 1: Exited with exit code 3\n")
+    (tmp_path / "7_1_log.err").write_text("no tiles left\n")
+    report = read(str(tmp_path))
+    assert "last line of rank 1: no tiles left" in report.diagnosis.evidence
