@@ -12,7 +12,6 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.option_table import DURATIONS, EVERY, Option
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import UNSAID, Cluster, JobSpec
-from clusterrun.script.requeue_options import settled
 
 UNITS = ((3600, "h"), (60, "m"), (1, "s"))
 
@@ -53,9 +52,10 @@ def _by_itself(name: str, spec: JobSpec) -> bool:
     if name == "max-restarts":
         return spec.max_restarts in (UNSAID, replace(spec, max_restarts=UNSAID).restarts)
     if name == "requeue-by" and spec.requeue:
-        return settled(replace(spec, requeue_by="")).requeue_by == spec.requeue_by
-    if name == "notice" and spec.goes_on:
-        return settled(replace(spec, notice=JobSpec.notice)).notice == spec.notice
+        return spec.requeue_by == ("chain" if spec.fits_holes else "requeue")
+    if name == "notice" and spec.goes_on and (limit := spec.time_min or spec.time):
+        # A notice is at most half of the time limit, in whole minutes.
+        return spec.notice == min(JobSpec.notice, -(-limit // 60) * 30)
     return {
         "name": spec.name == default_name(spec.command),
         "python": spec.python == sys.executable,
