@@ -47,6 +47,7 @@ _CANCELLED = re.compile(
 _OOM = re.compile(
     r"(?i)slurmstepd\S*: error: Detected \d+ oom[-_]kill event|exceeded (?:job|step) memory limit"
 )
+_WALLTIME = re.compile(r"PBS: job killed: walltime")
 _NODE_FAILURE = re.compile(r"(?:srun|salloc): error: Node failure on (\S+)")
 _NO_STEP = re.compile(
     r"^srun: (?:fatal: |error: (?=Unable to (?:create step|confirm allocation|allocate resources)|Invalid "
@@ -232,6 +233,8 @@ class EndLines:
             is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"
             self._is_job_ended = self._is_job_ended or kind in _WORDS or is_first
             return EndLine(kind, _WORDS.get(kind, "the job was cancelled (scancel)"), line)
+        if _WALLTIME.search(text):
+            return EndLine(EndKind.TIME_LIMIT, "the scheduler ended the job at its time limit", line)
         if _OOM.search(text):
             return EndLine(EndKind.MEMORY, "Slurm killed a process because memory ran out", line)
         if match := _NODE_FAILURE.search(text):

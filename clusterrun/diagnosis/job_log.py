@@ -354,6 +354,8 @@ class JobLog:
         # The number of ranks; 0 if no line says it.
         self._world = 0
         self._has_completed = False
+        # More ranks than the world has came to a barrier; '' if no line says so.
+        self._too_many = ""
         # The report of torch on a time-out, the first line in which NCCL failed, and NCCL's last warnings.
         self._desync = ""
         self._nccl_failed = 0
@@ -421,6 +423,7 @@ class JobLog:
         if _NOT_LOADED.match(text) or (len(self._not_loaded) == 1 and self._not_loaded[0].endswith(":")):
             self._not_loaded = [*self._not_loaded, text.strip()][:2]
         self._has_left_out = self._has_left_out or "x across cluster]" in text
+        self._too_many = _too_many(text) or self._too_many
         if world := _WORLD.search(text):
             self._world = max(self._world, int(world[1]))
         worker = self._failed_worker
@@ -664,7 +667,7 @@ class JobLog:
             return replace(_of_unended(unended), evidence=self._suspects())
         lines = tuple(f"last line: {line}" for line in self.last_lines[-3:])
         last = self._exception_line
-        if last and not self._has_steps_after(last.order):
+        if last and _is_no_consequence(last.error.text) and not self._has_steps_after(last.order):
             diagnosis = self._of_errors([last], [last], ends)
             return replace(
                 diagnosis, evidence=(*diagnosis.evidence, "it has no traceback in the log", *lines)
@@ -679,6 +682,8 @@ class JobLog:
         if noticed := self._unended(of_launchers=True):
             sentence = f"the log does not hold what failed first; it ends in {noticed[0].error.text}"
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), lines, _NOTHING_REMEDY)
+        if self._too_many:
+            return Diagnosis(Verdict.MISMATCH, self._too_many, (), (), lines, _TOO_MANY_REMEDY)
         if suspects := self._suspects():
             sentence = f"there is no error in it for certain; this looks most like one: {suspects[0]}"
             evidence = (*suspects[1:], *lines)
@@ -796,10 +801,9 @@ class JobLog:
         if SIZES.search(error.text):
             sentence += f"; it was sent these data, and the sender may be wrong{_places(errors)}"
         row = hint.error.row if hint and not is_timeout(hint.error) else error.row
-        counts = _BARRIER.search(error.text)
-        are_too_many = counts is not None and int(counts[2]) > int(counts[1])
-        if counts and are_too_many:
-            evidence.append(f"{counts[2]} ranks came, and each expected {counts[1]} in all")
+        too_many = _too_many(error.text)
+        if too_many:
+            evidence.append(too_many)
         elif row:
             evidence.append(f"cause: {row.cause}")
         evidence += [hint.error.text] if hint else []
@@ -846,7 +850,7 @@ class JobLog:
         if row is NCCL_FAILED and (self._nccl_warnings or "Last error:" in error.text):
             remedy = remedy.partition("; ")[2]
         verdict = row.verdict if row else Verdict.CRASHED
-        if are_too_many:
+        if too_many:
             verdict, remedy = Verdict.MISMATCH, _TOO_MANY_REMEDY
         elif follows_nccl:
             verdict, remedy = Verdict.NEVER_ARRIVED, foreign(TIMEOUT_REMEDY)
@@ -997,6 +1001,14 @@ class JobLog:
         """Return the first end of named ranks that another rank did not cause."""
         kinds = (EndKind.EXIT, EndKind.SIGNAL, EndKind.MEMORY)
         return next((end for end in ends if end.ranks and end.kind in kinds), None)
+
+
+def _too_many(line: str) -> str:
+    """Return how many ranks came to a barrier of the store, if the world has fewer; '' otherwise."""
+    counts = _BARRIER.search(line) if "worker_count" in line else None
+    if counts is None or int(counts[2]) <= int(counts[1]):
+        return ""
+    return f"{counts[2]} ranks came, and each expected {counts[1]} in all"
 
 
 def _of_unended(unended: Sequence[LogError]) -> Diagnosis:

@@ -68,7 +68,7 @@ CONSEQUENCES = (
 # A program that starts ranks, and failed because one of them had.
 LAUNCHER_FAILED = (
     r"CalledProcessError: Command '(?:\['[^']*|(?:\S*/)?)"
-    r"(?:python[\d.]*|torchrun|mpirun|mpiexec|srun|horovodrun|accelerate)['\s]"
+    r"(?:python[\d.]*(?:\.exe)?|torchrun|mpirun|mpiexec|srun|horovodrun|accelerate)['\s]"
     # ssh ends with 255 if it fails itself.
     r"|CalledProcessError: Command '(?:\S*/)?(?:ssh|pdsh) .* exit status (?!255)"
 )

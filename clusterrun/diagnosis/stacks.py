@@ -27,7 +27,7 @@ _SCRIPT = (" <module>", " _run_module_as_main")
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|(?:^|/)torch/(?:nn|cuda|distributed|autograd|multiprocessing|utils|_\w+)/"
     r"|(?:^|/)deepspeed/(?:runtime|utils|comm|launcher)/"
-    r"|/lib(?:64)?/python\d|/lib/pypy|^<|\.zip/|\.p(?:yx|xi|xd):|/prelude/clusterrun_"
+    r"|/lib(?:64)?/python\d|(?i:/envs/[^/]+/lib/)|/lib/pypy|^<|\.zip/|\.p(?:yx|xi|xd):|/prelude/clusterrun_"
     # A program without a suffix that a package installed.
     r"|/bin/[^/.]+:"
 )

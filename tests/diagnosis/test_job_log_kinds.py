@@ -545,3 +545,20 @@ def test_ranks_that_ended_after_another_error_did_not_print_the_first_one() -> N
     first_end = "srun: error: n2: tasks 2-3: Exited with exit code 1"
     last_end = "srun: error: n1: tasks 0-1: Exited with exit code 1"
     assert ranks(diagnosed(*missing, *missing, first_end, *waited, *waited, last_end)) == [2, 3]
+
+
+def test_ranks_that_wait_in_a_barrier_with_too_many_others_are_no_hang() -> None:
+    line = "INFO: Waiting in store based barrier for rank: 2 (world_size=2, worker_count=3, timeout=0:30:00)"
+    diagnosis = diagnosed(line, line)
+    assert diagnosis.verdict is Verdict.MISMATCH and "3 ranks came" in diagnosis.message
+
+
+def test_the_time_limit_of_another_scheduler_is_one() -> None:
+    assert "time limit" in diagnosed("=>> PBS: job killed: walltime 259217 exceeded limit 259200").message
+
+
+@pytest.mark.parametrize("python", ["/env/bin/python", "C:\\\\env\\\\python.exe"])
+def test_a_parent_of_a_python_program_only_noticed_its_end(python: str) -> None:
+    text = f"subprocess.CalledProcessError: Command '['{python}', 'fit.py']' returned non-zero exit status 1."
+    diagnosis = diagnosed(text)
+    assert "ended" in diagnosis.message and "what that process printed" in diagnosis.remedy
