@@ -90,6 +90,8 @@ _JAX = re.compile(
 )
 # torchrun and srun, when a person, a closed terminal or a scheduler ends them.
 _DEATH_SIGNAL = re.compile(r"Received (?:Signals\.)?(\w+) death signal|closing signal (SIGINT|SIGHUP)\b")
+# torchrun speaks of the ranks that it has started.
+_OF_TORCHRUN = re.compile(r"elastic[./]multiprocessing[./]api\b")
 _INTERRUPTED = re.compile(r"^srun: (?:forcing job termination|interrupt \()")
 # The words of any program on the end of another process: a code or a signal behind a verb.
 _ENDED_WITH = re.compile(
@@ -213,6 +215,7 @@ class EndLines:
         line = text.strip()
         if end := self._of_mpi_message(line):
             return end
+        self._tasks_are_launchers = self._tasks_are_launchers or _OF_TORCHRUN.search(text) is not None
         if match := _TASKS.search(text):
             return self._of_tasks(match, line)
         if "Terminating StepId" in text or "Job step aborted" in text or "Terminating job step" in text:

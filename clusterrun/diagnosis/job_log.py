@@ -588,7 +588,8 @@ class JobLog:
         ends = [
             end
             for end in ends
-            if not (end.ranks and noticed.issuperset(end.ranks) and _CODE_1.search(end.words))
+            if not (noticed.issuperset(end.ranks) and _CODE_1.search(end.words))
+            or not (end.ranks or len(noticed) > 1)
         ]
         return sorted(ends, key=lambda end: end.order)
 
@@ -653,6 +654,16 @@ class JobLog:
             if _ASKED_TO_END.match(first.error.text):
                 sentence = f"{who} was ended from outside, and the log does not say why: {first.error.text}"
                 return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=_ENDED_REMEDY)
+            cut_off = {entry.rank for entry in errors if entry.rank >= 0}
+            if len(cut_off) > 1 and all(_is_of_communication(entry.error) for entry in errors):
+                silent = sorted({*range(max(cut_off))} - cut_off)
+                sentence = (
+                    f"the log does not hold what failed first; {ranks_in_words(cut_off)} lost their peers"
+                )
+                if silent:
+                    sentence += f", and {ranks_in_words(silent)} printed no error"
+                evidence = tuple(entry.error.message for entry in errors[:1])
+                return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, _NOTHING_REMEDY)
             if failed := self._report.failed:
                 node = f" on {self._report.host}" if self._report.host else ""
                 sentence = f"{ranks_in_words(failed)}{node} exited; the log lacks the rank that failed first"

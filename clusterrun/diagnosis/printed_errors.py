@@ -231,6 +231,7 @@ class ErrorListener:
         self._rank = rank
         self._launcher = _LauncherOutput() if launcher else None
         self._readers: dict[tuple[str, str], _Reader] = {}
+        self._reported = 0  # errors before the last report of the launcher
         self.errors: list[Error] = []
 
     def hear(self, at: float, line: str, logger: str = "") -> None:
@@ -259,11 +260,19 @@ class ErrorListener:
             return
         # An exception does not end a process by a signal, but an abort may follow on one.
         is_killed = "signal" in text and f"signal {signal.SIGABRT.value}" not in text
-        for number, error in enumerate(self.errors):
-            is_fatal = error.text.startswith("Fatal Python error")
-            if error.inner < 0 and not error.is_consequence and (is_fatal or not is_killed):
-                self.errors[number] = replace(error, inner=inner)
-                return
+        unnamed = [
+            number
+            for number, error in enumerate(self.errors)
+            if error.inner < 0 and (error.text.startswith("Fatal Python error") or not is_killed)
+            if not is_of_launcher(error)
+        ]
+        # Errors behind the last report belong to this one, also if they are consequences.
+        unreported = [number for number in unnamed if number >= self._reported]
+        self._reported = len(self.errors)
+        own = [number for number in unreported or unnamed if not self.errors[number].is_consequence]
+        for number in [*own, *unreported][:1]:
+            self.errors[number] = replace(self.errors[number], inner=inner)
+            return
         # The launcher's exception has ended the traceback of a rank, whose lines are mixed with its own.
         cut = next((error.frame for error in self.errors if is_of_launcher(error) and error.frame), "")
         more = f"; the log lacks the exception of a traceback{placed(cut)}" if cut else ""
@@ -483,7 +492,7 @@ class _Reader:
             self._usage = False
             self._append(self._error(at, text.strip()))
         elif what and self._thrown and not meaning(text):
-            self._append(self._error(at, f"{self._thrown}: {what[1]}"))
+            self._append(replace(self._error(at, f"{self._thrown}: {what[1]}"), ends=True))
         elif row := meaning(text):
             last = self._newest()
             goes_on = last is not None and last.row is row and at - last.at <= SAME_DUMP
@@ -493,7 +502,7 @@ class _Reader:
                 is_of_other = is_of_other and last.text == text.strip()
             if not goes_on or is_of_other:
                 text = _around(row.pattern, text.strip())
-                self._append(replace(self._error(at, text), row=row, ends=False))
+                self._append(replace(self._error(at, text), row=row, ends=bool(what and self._thrown)))
                 self._continued = MOST_CONTINUED if "CCL error in" in text else 0
 
     # --- tracebacks ---

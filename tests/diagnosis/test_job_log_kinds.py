@@ -123,6 +123,40 @@ def test_a_named_worker_counts_before_what_the_driver_says_of_it() -> None:
     assert ranks(diagnosis) == [1] and "code 5" in diagnosis.message
 
 
+def test_ranks_that_lost_their_peers_are_not_blamed_and_the_silent_one_is_named() -> None:
+    lost = [
+        *EXCEPTION[:5],
+        "RuntimeError: [pair.cc:537] Read error [10.0.0.3]:29415: Connection reset by peer.",
+    ]
+    errors = [f"[rank{rank}]: {line}" for rank in (1, 3, 0) for line in lost]
+    ends = [f"srun: error: n{rank // 2}: task {rank}: Exited with exit code 1" for rank in (3, 1, 0)]
+    diagnosis = diagnosed("step 0 loss 1.0", *errors, *ends)
+    assert diagnosis.verdict is Verdict.UNDETERMINED and ranks(diagnosis) == []
+    assert "ranks 0-1 and 3 lost" in diagnosis.message and "rank 2 printed no error" in diagnosis.message
+
+
+def test_tasks_of_srun_that_are_launchers_are_no_ranks() -> None:
+    failed = "E0101 10:00:00.2 9 torch/distributed/elastic/multiprocessing/api.py:1] failed (exitcode: 4)"
+    diagnosis = diagnosed("step 0 loss 1.0", failed, "srun: error: n7: task 1: Exited with exit code 1")
+    assert 1 not in ranks(diagnosis)
+
+
+def test_a_second_report_of_torchrun_names_the_errors_behind_the_first() -> None:
+    def report(rank: int) -> tuple[str, ...]:
+        return (
+            *("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "=" * 60),
+            *("Root Cause (first observed failure):", "[0]:", "  time      : 2026-01-01_10:00:00"),
+            *(f"  host      : n{rank}", f"  rank      : {rank} (local_rank: 0)"),
+            *("  exitcode  : 1 (pid: 54)", "  error_file: <N/A>", "=" * 60),
+        )
+
+    error = (*EXCEPTION[:3], "ModuleNotFoundError: No module named 'fused'")
+    lost = "torch.distributed.DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//cpu//0/2"
+    late = (*EXCEPTION[:5], lost)
+    diagnosis = diagnosed(*error, *error, *report(2), *late, *report(0))
+    assert ranks(diagnosis) == [2] and "fused" in diagnosis.message
+
+
 def test_a_rendezvous_that_is_lost_after_a_rank_left_with_a_code_of_its_own_is_a_consequence() -> None:
     line = "=" * 60
     report = (
