@@ -67,6 +67,7 @@ _RANK = re.compile(
     r"|/\d+(?:_\d+)?_(\d{1,6})_log\.(?:out|err)$"
 )
 _LOG_NAME = re.compile(r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$")
+_LOG_FOLDER = re.compile(r"(?i)log|out|err|slurm")
 
 
 @frozen
@@ -126,7 +127,12 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     # that are older than the job, or were still written after its end.
     number = re.compile(rf"(?<!\d)(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)")
     paths_of_steps: list[str] = []
-    for folder in dict.fromkeys(map(os.path.dirname, paths)):
+    folders = [os.path.dirname(path) for path in paths or names]
+    if not paths:
+        # The accounting of an older Slurm lacks the output file that a line of the script names.
+        near = [path for folder in folders for path in glob.glob(f"{glob.escape(folder)}/*/")]
+        folders += sorted(path for path in near if _LOG_FOLDER.search(os.path.basename(path[:-1])))
+    for folder in dict.fromkeys(folders):
         with suppress(OSError):
             listed = sorted(name for name in os.listdir(folder) if number.search(name))
             paths_of_steps += [os.path.join(folder, name) for name in listed if _LOG_NAME.search(name)]

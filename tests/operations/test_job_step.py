@@ -334,6 +334,21 @@ def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> Non
     assert (diagnosis.verdict, diagnosis.remedy) == (Verdict.NOTHING, "")
 
 
+@pytest.mark.parametrize("folder", ["", "logs"])
+def test_the_output_of_an_ended_job_is_found_by_its_number_if_slurm_forgot_its_name(
+    tmp_path: Any, folder: str
+) -> None:
+    written = tmp_path / folder / "train-7.out"
+    written.parent.mkdir(exist_ok=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "part-7.txt").write_text("srun: error: n2: task 1: Exited with exit code 9\n")
+    written.write_text("srun: error: n2: task 1: Exited with exit code 2\n")
+    job = replace(JOB, word="FAILED", output=str(tmp_path / "slurm-7.out"))
+    diagnosis = diagnose_ended_job(context(tmp_path), job)
+    assert f"read: {written}" in diagnosis.evidence[-1] and "part-7" not in diagnosis.evidence[-1]
+    assert diagnosis.verdict is Verdict.CRASHED
+
+
 def test_a_look_is_one_document_that_every_client_reads() -> None:
     (line,) = lines_of("n1", JobLook("n1", 1.0))
     text = zlib.decompress(base64.b64decode(line.split(" ")[-1]))
