@@ -671,7 +671,7 @@ class JobLog:
             cause = f": {first.error.row.cause}" if first.error.row else ""
             if is_of_launcher(first.error):
                 who, cause = "the launcher", ""
-            sentence = f"the log does not hold what failed first; {who} only cut_off it{cause}"
+            sentence = f"the log does not hold what failed first; {who} only noticed it{cause}"
             sentence = f"{sentence}: {first.error.message}"
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), self._suspects(), _NOTHING_REMEDY)
         if unended:
