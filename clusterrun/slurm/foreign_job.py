@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from contextlib import suppress
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import State
@@ -15,6 +16,9 @@ FIELDS = ("JobID", "User", "State", "NodeList", "Submit", "End", "JobName")
 # The job's name ends the first line and may contain any text. All other values are single words.
 _NAME = re.compile(r"^JobId=\S+ (?:.* )?JobName=(.*)$", re.MULTILINE)
 
+_DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)", re.MULTILINE)
+# Bytes of a batch script that are searched for options.
+MOST_OF_SCRIPT = 64 << 10
 _NUMBER = re.compile(r"JobId=(\d+)")
 _TASK = re.compile(r"JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+) ")
 _HET = re.compile(r"JobId=\d+ HetJobId=(\d+) ")
@@ -136,21 +140,37 @@ def read_outputs(job: ForeignJob, out: str) -> tuple[str, ...]:
         return ()
     names = cells[1:]
     if len(cells) <= 2:
-        # The values of ``--output`` and ``--error`` on the line that submitted the job.
-        try:
-            arguments = shlex.split(cells[-1])
-        except ValueError:
-            arguments = cells[-1].split()
-        names = []
-        for word, following in zip(arguments, [*arguments[1:], ""]):
-            match = re.fullmatch(r"(?:--output|--error)(?:=(.+))?|-[oe](.+)?", word)
-            if match:
-                names.append(match[1] or match[2] or following)
+        # The values of ``--output`` and ``--error`` on the line that submitted the job, else in its script.
+        arguments = _split(cells[-1])
+        names = _values(arguments)
+        files = [os.path.join(cells[0], argument) for argument in arguments[1:]]
+        script = next(filter(os.path.isfile, files), "")
+        if script and not names:
+            with suppress(OSError), open(script, "rb") as file:
+                text = file.read(MOST_OF_SCRIPT).decode("utf-8", "replace")
+                names = _values([word for line in _DIRECTIVE.findall(text) for word in _split(line)])
     names = [name for name in names if name and name != "/dev/null"]
     array = job.job_id.partition("_")[2]
     names = names or ["slurm-%A_%a.out" if array else "slurm-%j.out"]
     paths = (os.path.join(cells[0], _filled(name, job)) for name in names)
     return tuple(dict.fromkeys(map(os.path.normpath, paths)))
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
+def _values(arguments: list[str]) -> list[str]:
+    """Return the values of ``--output`` and ``--error`` among the arguments of sbatch."""
+    names = []
+    for word, following in zip(arguments, [*arguments[1:], ""]):
+        match = re.fullmatch(r"(?:--output|--error)(?:=(.+))?|-[oe](.+)?", word)
+        if match:
+            names.append(match[1] or match[2] or following)
+    return names
 
 
 def _filled(name: str, job: ForeignJob) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clusterrun.model.states import State
@@ -121,3 +123,13 @@ def test_the_output_files_of_a_task_of_an_array() -> None:
     job = ForeignJob("41_3", "train", "ada", "FAILED", number="44")
     assert read_outputs(job, "/w|sbatch job.sh") == ("/w/slurm-41_3.out",)
     assert read_outputs(job, "/w|%j-%a|") == ("/w/44-3",)
+
+
+def test_the_output_files_of_a_job_that_slurm_forgot_are_read_from_its_script(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(
+        "#!/bin/bash\n#SBATCH --output=out/%x-%j.log\n#SBATCH -e err.%j\nsrun fit\n"
+    )
+    job = ForeignJob("44", "fit", "eve", "FAILED", number="44")
+    files = (f"{tmp_path}/out/fit-44.log", f"{tmp_path}/err.44")
+    assert read_outputs(job, f"{tmp_path}|sbatch --time 9 job.sh") == files
+    assert read_outputs(job, f"{tmp_path}|sbatch -o mine job.sh") == (f"{tmp_path}/mine",)
