@@ -646,6 +646,8 @@ class JobLog:
             if end is None:
                 return self._of_timeouts([entry for entry in errors if not entry.was_handled])
         is_vague = end is not None and not end.ranks and _VAGUE.search(end.words) is not None
+        # What a rank noticed says more than that Slurm ended another one after it.
+        is_vague = is_vague or bool(errors and end and end.kind is EndKind.ENDED_BY_OTHERS)
         if end and not is_vague:
             return self._of_end(end, errors)
         if errors:

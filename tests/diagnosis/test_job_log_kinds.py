@@ -596,3 +596,9 @@ def test_a_parent_of_a_python_program_only_noticed_its_end(python: str) -> None:
     text = f"subprocess.CalledProcessError: Command '['{python}', 'fit.py']' returned non-zero exit status 1."
     diagnosis = diagnosed(text)
     assert "ended" in diagnosis.message and "what that process printed" in diagnosis.remedy
+
+
+def test_a_rank_that_slurm_ended_after_another_one_noticed_a_failure_is_not_named() -> None:
+    ends = ["srun: error: n1: task 0: Exited with exit code 1", "srun: Terminating StepId=7.0"]
+    diagnosis = diagnosed(*raised(LOST, "0: [rank0]: "), *ends, "srun: error: n2: task 1: Terminated")
+    assert diagnosis.verdict is Verdict.UNDETERMINED and "Connection closed by peer" in diagnosis.message
