@@ -1115,13 +1115,10 @@ def _caller(first: LogError, errors: Sequence[LogError]) -> Error | None:
 
 
 def _places(errors: Sequence[LogError]) -> str:
-    """Return ``; ranks 0-1 were at train.py:33 (step), rank 2 was at …`` if ranks failed in several lines."""
+    """Return ``; ranks 0-1 at train.py:33 (step), rank 2 at …`` if ranks failed in several lines."""
     frames = {other.rank: other.error.frame for other in errors if other.rank >= 0 and other.error.frame}
     vote = RankVote(frames)
-    places = [
-        f"{ranks_in_words(ranks)} {'was' if len(ranks) == 1 else 'were'} at {short(frame)}"
-        for frame, ranks in vote.sides[:MOST_PLACES]
-    ]
+    places = [f"{ranks_in_words(ranks)} at {short(frame)}" for frame, ranks in vote.sides[:MOST_PLACES]]
     return "" if vote.is_unanimous else f"; {', '.join(places)}"
 
 

@@ -64,9 +64,9 @@ def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> s
     if not isinstance(innermost, ast.While) or isinstance(innermost.test, ast.Constant):
         return ""
     names = [node.id for node in ast.walk(innermost.test) if isinstance(node, ast.Name)]
-    shown = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(names) if name in values)
+    assignments = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(names) if name in values)
     condition = ast.unparse(innermost.test)[:MOST_OF_A_KEY]
-    return f"{condition} ({shown[:MOST_OF_A_KEY]})" if shown else condition
+    return f"{condition} ({assignments[:MOST_OF_A_KEY]})" if assignments else condition
 
 
 def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> MainCall:
@@ -114,7 +114,8 @@ def open_block(pid: int, spied: SpiedProcess) -> str:
         block = block_around(parsed(pid, frame), int(line_of(frame).rpartition(":")[2]))
         if block:
             error = errors.get(frame, "") if block.startswith("except") else ""
-            return f"{frame}: {f'except {error}' if error else block}"
+            block = f"except {error}" if error else block
+            return f"{frame}: {block}"
     return ""
 
 

@@ -339,10 +339,10 @@ class ShellSource:
         elif node.type == "case_statement":
             branches = self._branches_of_case(node)
         elif node.type == "list":
-            left, sign, right = node.children
-            holds = truth(left, self._known_value)
+            test, sign, action = node.children
+            holds = truth(test, self._known_value)
             runs = holds if holds is None else holds == (self._text(sign) == "&&")
-            branches = [(runs, self._text(left), [right])]
+            branches = [(runs, self._text(test), [action])]
         else:
             return None
         taken: list[Node] = []

@@ -915,7 +915,7 @@ def test_a_rank_that_was_sent_data_of_another_size_is_not_blamed_and_lines_of_ot
         ]
     result = diagnosed("\n".join(lines))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert "ranks 0-1 were at train.py:14 (step), rank 2 was at train.py:26 (step)" in result.message
+    assert "ranks 0-1 at train.py:14 (step), rank 2 at train.py:26 (step)" in result.message
 
 
 def test_a_log_of_consequences_blames_nobody() -> None:

@@ -34,16 +34,20 @@ def rule(table: CallTable) -> list[Hypothesis]:
                 return [
                     Hypothesis(partial(explain, circle=circle), CERTAINTY, tuple(sorted(circle) * is_part))
                 ]
-            wanted = {rank: mates for rank in circle if (mates := _wanted_by(table, rank))}
-            unusual = [rank for rank in wanted if not _has_usual_peer(table, rank)]
+            mates_by_rank = {rank: mates for rank in circle if (mates := _mates(table, rank))}
+            unusual = [rank for rank in mates_by_rank if not _has_usual_peer(table, rank)]
             culprits = (unusual[0],) if len(unusual) == 1 else ()
             return [
-                Hypothesis(partial(explain_wrong_peer, circle=circle, wanted=wanted), CERTAINTY, culprits)
+                Hypothesis(
+                    partial(explain_wrong_peer, circle=circle, mates_by_rank=mates_by_rank),
+                    CERTAINTY,
+                    culprits,
+                )
             ]
     return []
 
 
-def _wanted_by(table: CallTable, rank: int) -> tuple[int, ...]:
+def _mates(table: CallTable, rank: int) -> tuple[int, ...]:
     """Return the ranks that wait to meet ``rank`` in the other half of its call."""
     halves = {"send", "recv"}
     return tuple(
@@ -92,12 +96,12 @@ def explain(table: CallTable, blamed: Ranks, circle: Sequence[int]) -> Diagnosis
 
 
 def explain_wrong_peer(
-    table: CallTable, blamed: Ranks, circle: Sequence[int], wanted: Mapping[int, tuple[int, ...]]
+    table: CallTable, blamed: Ranks, circle: Sequence[int], mates_by_rank: Mapping[int, tuple[int, ...]]
 ) -> Diagnosis:
     steps = _steps(table, circle)
     halves = {"send": "receive from", "recv": "send to"}
     whys = {}
-    for rank, mates in wanted.items():
+    for rank, mates in mates_by_rank.items():
         half = halves[table.of(rank).call.name]
         whys[rank] = f"it {steps[rank]}, while {ranks_in_words(mates)} wait{verb_s(mates)} to {half} it"
     sentence = f"{ranks_in_words(circle)} wait for each other in sends and receives: {_listing(steps)}; "
