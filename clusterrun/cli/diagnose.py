@@ -29,7 +29,7 @@ from clusterrun.operations.find_run import find_run_or_job
 from clusterrun.reports.view import BOOLEAN, INTEGER, TEXT, View, ViewField, any_of, many
 
 if TYPE_CHECKING:
-    from clusterrun.diagnosis.job_log import LogError
+    from clusterrun.diagnosis.log_process import LogError
     from clusterrun.operations.diagnose_log import LogReport
     from clusterrun.slurm.foreign_job import ForeignJob
 

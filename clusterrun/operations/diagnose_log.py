@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO, cast
 
-from clusterrun.diagnosis.job_log import JobLog, LogError
+from clusterrun.diagnosis.job_log import JobLog
+from clusterrun.diagnosis.log_process import LogError
+from clusterrun.diagnosis.log_verdict import diagnosis_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.errors import BadInput, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
@@ -110,7 +112,7 @@ def diagnose_logs(
     log, files, notes = _read_all(expanded(names), clock, tell, stdin)
     if not files:
         raise BadInput("; ".join(notes), "name log files that exist, a glob in quotes, or - for stdin")
-    diagnosis = _limited(log.diagnose(), files)
+    diagnosis = _limited(diagnosis_of(log), files)
     diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
     errors = log.errors()
     return LogReport(tuple(files), diagnosis, tuple(errors[:MOST_ERRORS]), max(0, len(errors) - MOST_ERRORS))
@@ -152,7 +154,7 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
         remedy = f"clusterrun diagnose --log FILE reads it where it is\n{error.remedy}"
         raise NoSuchRun(f"job {job.job_id} has ended as {job.word}, and {why}", remedy)
     log.job_ended(job.word, job.nodelist)
-    diagnosis = _limited(log.diagnose(), files)
+    diagnosis = _limited(diagnosis_of(log), files)
     read = ", ".join(file.path for file in files)
     notes = [f"Slurm's state of job {job.job_id} is {job.word}; read: {read}"]
     notes += read_notes

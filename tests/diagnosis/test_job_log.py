@@ -14,6 +14,7 @@ import pytest
 
 from clusterrun.diagnosis.job_log import JobLog
 from clusterrun.diagnosis.log_lines import LineSplitter
+from clusterrun.diagnosis.log_verdict import diagnosis_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 
 LOGS = Path(__file__).resolve().parents[1] / "recorded" / "foreign-logs"
@@ -755,7 +756,7 @@ def diagnosed(text: str) -> Diagnosis:
     log.begin_file()
     for line in text.split("\n"):
         log.hear(line)
-    return log.diagnose()
+    return diagnosis_of(log)
 
 
 def test_every_log_has_an_answer_and_some_were_held_back() -> None:
@@ -834,7 +835,7 @@ def test_the_earliest_report_of_several_nodes_counts_and_not_the_order_of_their_
         ]
         for line in lines:
             log.hear(line)
-    diagnosis = log.diagnose()
+    diagnosis = diagnosis_of(log)
     assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(21, "n21")]
 
 
@@ -848,7 +849,7 @@ def test_an_error_counts_before_failed_links_in_another_file(first: int) -> None
     for line in (link, ecc)[:: 1 if first else -1]:
         log.begin_file()
         log.hear(line)
-    assert "ECC" in log.diagnose().message
+    assert "ECC" in diagnosis_of(log).message
 
 
 TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-01-01T00:00:00 DUE TO TIME LIMIT ***"

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from clusterrun.diagnosis.job_log import JobLog
+from clusterrun.diagnosis.log_verdict import diagnosis_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 
 
@@ -15,7 +16,7 @@ def diagnosed(*lines: str) -> Diagnosis:
     log.begin_file()
     for line in lines:
         log.hear(line)
-    return log.diagnose()
+    return diagnosis_of(log)
 
 
 def ranks(diagnosis: Diagnosis) -> list[int]:
@@ -336,7 +337,7 @@ def test_the_file_of_an_error_is_named_if_no_line_names_its_rank() -> None:
         log.begin_file(name=name)
         for line in lines:
             log.hear(line)
-    assert "a process of b.out failed first" in log.diagnose().message
+    assert "a process of b.out failed first" in diagnosis_of(log).message
 
 
 def test_a_list_below_a_message_belongs_to_it() -> None:
@@ -536,9 +537,9 @@ def test_a_rank_that_only_lost_its_peer_is_not_blamed_for_its_exit() -> None:
     log.begin_file()
     for line in (*raised(LOST, "0: [rank0]: "), "srun: error: n1: task 0: Exited with exit code 1"):
         log.hear(line)
-    assert log.diagnose().culprits == ()
+    assert diagnosis_of(log).culprits == ()
     log.job_ended("CANCELLED", "n[1-2]")
-    assert "cancelled" in log.diagnose().message and log.diagnose().culprits == ()
+    assert "cancelled" in diagnosis_of(log).message and diagnosis_of(log).culprits == ()
 
 
 def spawned(node: int, *message: str) -> list[str]:

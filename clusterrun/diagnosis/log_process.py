@@ -1,0 +1,165 @@
+"""Read the lines of one process of a job from a log: its errors, and how much else it printed."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.diagnosis.known_errors import NCCL_FAILED
+from clusterrun.diagnosis.log_lines import LOGGED_RANK
+from clusterrun.diagnosis.printed_errors import RANK_MARK, Error, ErrorListener, is_plain_output, is_report
+from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.model.frozen import frozen, replace
+
+# Lines of a process that count as one second for the reader of errors, which expects times.
+LINES_PER_SECOND = 20.0
+# Lines about steps that a rank prints after an error that it has survived.
+STEPS_AFTER_SURVIVED = 3
+# So much other output between two errors of a process shows that the first was handled.
+OUTPUT_AFTER_HANDLED = 5
+STEP = re.compile(
+    r"(?i)\b(?:step|iter(?:ation)?|epoch|it)\b\W{0,3}\[?\d|\d(?:\.\d+)?\s?(?:it/s|s/it)|\bloss\b\W{0,3}\d|%\|"
+)
+# Exceptions and messages of the libraries through which ranks communicate.
+_COMMUNICATION = re.compile(r"DistBackendError|NCCL (?:WARN|error)")
+# A rank that prints this after an error has survived it.
+_FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
+# What a program prints before or after the traceback of an error that does not end it.
+_GOES_ON = re.compile(
+    r"(?i)\b(?:(?:re)?trying|will (?:retry|try)|retry(?! limit)|attempt \d+|ignor(?:ed|ing)|skip(?:ped|ping)"
+    r"|f(?:alling|alls?|ell) ?back|continu(?:es?|ing)|recover(?:ed|ing))\b"
+)
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+# Exceptions that a signal from outside raises.
+ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SIGTERMException|SignalException)\b")
+
+
+@frozen
+class LogError:
+    """An error in a log."""
+
+    error: Error
+    order: int  # its place among all lines
+    rank: int = -1
+    node: str = ""  # of the rank; '' if the log does not show it
+    is_doubtful: bool = False  # its process printed much else after it, so it was probably handled
+    output_after: int = 0  # lines without complaints that its process printed after it
+
+    @property
+    def was_handled(self) -> bool:
+        return self.is_doubtful or self.error.survived
+
+
+@frozen
+class LogPlace:
+    """The place of an error among all lines, and the rank and node in the prefix of its line."""
+
+    order: int
+    rank: int
+    node: str
+    # lines about steps, and other output without complaints, that the process printed before the error
+    steps: int = 0
+    output: int = 0
+    goes_on: bool = False  # the program says that the error does not end it
+    was_logged: bool = False  # a logger printed it, so the program caught it
+
+
+class LogProcess:
+    """The lines of one process: its errors, each with its place, and how much else it printed."""
+
+    def __init__(self, rank: int) -> None:
+        self.listener = ErrorListener(rank, launcher=True)
+        self.places: list[LogPlace] = []
+        self.rank = rank
+        self.lines = self.steps = self.output = 0
+        # The order of the newest line about a step.
+        self.last_step = 0
+        # The rank that a logger named in the line before a traceback.
+        self._logged_rank = -1
+        # The text that a logger printed before a traceback; '' without one.
+        self._record = ""
+        # The last line with text ended an error.
+        self._is_after_error = False
+        # Steps and output at the first reported end of a rank after each error, by number of the error.
+        self._at_end: list[tuple[int, int]] = []
+        self.last_line = ""
+
+    def hear(self, text: str, place: LogPlace, logger: str) -> None:
+        """Read one line, without what ``logger`` wrote in front of it."""
+        before = self.listener.errors[-1:]
+        self.lines += 1
+        if "Traceback (most recent call last)" in text:
+            is_title = self.last_line.startswith(("---", "===", "***"))
+            is_record = is_title or not (is_plain_output(self.last_line) or RANK_MARK.match(self.last_line))
+            self._record = self.last_line if is_record else ""
+            logged = LOGGED_RANK.search(self._record)
+            self._logged_rank = int(logged[1]) if logged else -1
+        if place.rank < 0 <= self._logged_rank:
+            place = replace(place, rank=self._logged_rank)
+        self.last_line = text.strip() or self.last_line
+        self.listener.hear(self.lines / LINES_PER_SECOND, text, logger)
+        if len(self.listener.errors) > len(self.places):
+            goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
+            place = replace(
+                place, steps=self.steps, output=self.output, goes_on=goes_on, was_logged=was_logged
+            )
+            self.places += [place] * (len(self.listener.errors) - len(self.places))
+            self._logged_rank, self._record, self._is_after_error = -1, "", True
+        elif self._is_after_error and text.strip():
+            if _GOES_ON.search(text):
+                self.places[-1] = replace(self.places[-1], goes_on=True)
+            self._is_after_error = False
+        if self.listener.errors[-1:] != before and place.rank >= 0:
+            # The line belongs to the newest error: a driver of Ray prints which worker it is of.
+            self.places[-1] = replace(self.places[-1], rank=place.rank, node=place.node)
+        if _FINISHED.search(text):
+            self.steps += STEPS_AFTER_SURVIVED
+        elif STEP.search(text):
+            self.steps += 1
+            self.last_step = place.order
+        elif self.places:
+            self.output += is_plain_output(text)
+
+    def on_end(self) -> None:
+        """Note that a rank has ended. Later output may be that of other ranks."""
+        missing = len(self.places) - len(self._at_end)
+        self._at_end += [(self.steps, self.output)] * missing
+
+    def printed_after(self, number: int) -> tuple[int, int]:
+        """Return how many steps and other lines followed an error, before the next end of a rank."""
+        steps, output = self._at_end[number] if number < len(self._at_end) else (self.steps, self.output)
+        return steps - self.places[number].steps, output - self.places[number].output
+
+    def handled(self, is_single: bool) -> list[bool]:
+        """Return for each error whether the process went on and later printed another one of its own.
+
+        ``is_single``: all lines are of one rank, which goes on if it has logged an error.
+        """
+        errors, handled = self.listener.errors, []
+        # The last errors that another rank did not cause. The second one differs from the last.
+        last: list[int] = []
+        for number in reversed(range(len(errors))):
+            error, output = errors[number], self.places[number].output
+            later = next((other for other in last if not is_alike(errors[other], error)), number)
+            went_on = self.places[later].output - output >= OUTPUT_AFTER_HANDLED
+            place = self.places[number]
+            is_followed = later != number or (place.goes_on and bool(self.listener.unended()))
+            went_on = went_on or (is_followed and (place.goes_on or (is_single and place.was_logged)))
+            handled.append(went_on and not error.ends)
+            is_own = not (is_of_communication(error) or is_report(error) or ASKED_TO_END.match(error.text))
+            if is_own and (not last or (later != number and len(last) < 2)):
+                last.append(number)
+        return handled[::-1]
+
+
+def is_alike(error: Error, other: Error) -> bool:
+    """Return whether messages differ in numbers only, or mean the same known error."""
+    if error.row is not None:
+        return error.row is other.row
+    return NUMBER.sub("", error.text) == NUMBER.sub("", other.text)
+
+
+def is_of_communication(error: Error) -> bool:
+    """Return whether the end of another rank may have caused an error."""
+    if error.row not in (None, NCCL_FAILED):
+        return error.row.consequence or error.row.verdict in (Verdict.LINK, Verdict.NEVER_ARRIVED)
+    return error.lost_peer or _COMMUNICATION.search(error.text) is not None

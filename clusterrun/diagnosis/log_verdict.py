@@ -1,0 +1,773 @@
+"""Find in the log of any job which rank failed first, and why; pure.
+
+The log has no reliable times. So the launcher's own report of the first failure counts first, then the order
+of the lines. Errors that follow from the end of another rank count last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from clusterrun.diagnosis.decide import decide_end
+from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine
+from clusterrun.diagnosis.job_log import (
+    EXCEPTION_LINE,
+    HARMLESS,
+    MOST_EXCEPTION,
+    MOST_LAST_LINES,
+    MOST_SUSPECTS,
+    JobLog,
+    ended_first,
+    is_no_consequence,
+    named,
+    too_many_ranks,
+    whole_job_ended_at,
+)
+from clusterrun.diagnosis.known_errors import NCCL_FAILED, NPU_FAILED, ROWS, SIZES, meaning
+from clusterrun.diagnosis.log_process import ASKED_TO_END, NUMBER, LogError, is_alike, is_of_communication
+from clusterrun.diagnosis.printed_errors import (
+    RANK_MARK,
+    Error,
+    is_of_launcher,
+    is_report,
+    lacks_inner,
+)
+from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.rules.timed_out import LINK_REMEDY
+from clusterrun.diagnosis.rules.timed_out import LOGS_REMEDY as TIMEOUT_REMEDY
+from clusterrun.diagnosis.stacks import line_of, short
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.watchdog_lines import is_timeout
+from clusterrun.diagnosis.wording import cut
+from clusterrun.model.frozen import replace
+from clusterrun.model.states import State
+
+# So much other output between an exception and an end shows that the exception did not cause the end.
+OUTPUT_BEFORE_OTHER_END = 2
+# Ranks of a job for each rank of which a log that shows all of them has a line.
+MOST_SILENT = 1.25
+# Lines from a library's message to the exception that follows from it.
+LINES_TO_EXCEPTION = 60
+MOST_CULPRITS = 16
+# Lines before and behind an error that are searched for what belongs to it, and the most that are shown.
+LINES_BEFORE, LINES_BEHIND = 30, 12
+MOST_NEAR = 2
+# Lines of code in which different ranks were, of which so many are shown.
+MOST_PLACES = 4
+# Errors of a GPU whose cause stands elsewhere in the log.
+_UNEXPLAINED = re.compile(r"(?:CUDA|HIP) error: (?:device-side assert|unspecified launch|unknown)")
+_GPU_ERROR = re.compile(r"device-side assert|CUDA error: [\w ]+")
+# Exceptions that only wrong code raises. Others may come from the data, the environment or another rank.
+_OF_CODE = re.compile(
+    r"(?:\w+\.)*\w*(?:Name|UnboundLocal|Attribute|Type|Index|ZeroDivision|NotImplemented|Recursion)Error\b"
+    r"|RuntimeError: .*(?:must match|should be the same|shape|dimension)"
+)
+_UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
+# Lines that look like an error, and lines that look like one and are none.
+_LOOKS_FATAL = re.compile(
+    r"(?i)\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault|\w*(?:error|exception):"
+    r"|error\b.{0,3}[:\]])|^\W*\[?E(?:\d{4}|\b)|\bERROR\b|NCCL WARN"
+)
+_LOOKS_WRONG = re.compile(
+    r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
+    r"|refused|invalid|killed|not found|no such|timed out|timeout(?!\W{0,3}[:=(])"
+    r"|unrecognized|unreachable|mismatch|corrupt(?:ed)?|closing signal)\b"
+)
+# Source code, headings, and what launchers and loaders print of an error.
+_NOT_NEAR = re.compile(
+    r"^raise |:$|frame #|following exception|(?:exitcode|exit code|status)\b|: Caught |^\w+\("
+    r"|terminate called"
+)
+# The end of a process that no line names.
+_VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
+_ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
+_TOO_MANY_REMEDY = (
+    "give every rank the number of all ranks as WORLD_SIZE, and start each once; end what was left over, and"
+    " remove an old file of the store"
+)
+_NOTHING_REMEDY = (
+    "clusterrun diagnose JOB looks into the ranks if the job still runs; else the log may be of another part"
+    " of the job: see the files of all ranks (srun -o, torchrun --log-dir), the exit code"
+    " (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
+)
+_ENDED_REMEDY = (
+    "sacct -j JOB -o State,End shows when; kill, timeout and scancel do so, often because a job hangs:"
+    " clusterrun diagnose JOB shows where"
+)
+_MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
+_REMEDIES = {
+    EndKind.NODE: "sinfo -R shows why; submit again with --exclude for that node",
+    EndKind.MEMORY: _MEMORY_REMEDY,
+    EndKind.START: "correct the command, or load its environment before it (module load, source …/activate)",
+    EndKind.CONTAINER: "start the image once by hand (enroot import, apptainer exec): name, access, mounts",
+    EndKind.SIGNAL: "run once with PYTHONFAULTHANDLER=1 to see the line; dmesg on the node shows faults",
+    EndKind.EXIT: "see what that rank printed last; srun -l and torchrun --tee 3 mark lines with the rank",
+    EndKind.TIME_LIMIT: "ask for more with --time, or save checkpoints and continue in the next job",
+    EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
+    EndKind.CANCELLED: "sacct -j JOB -o State,End shows when; a person or a script called scancel",
+    EndKind.REQUEUED: "squeue -j JOB shows its next start, whose log has the same name, or JOB's own",
+    EndKind.OUTSIDE: _ENDED_REMEDY,
+    EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
+}
+_VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
+# Commands and options in remedies, and what stands for them in a job that clusterrun did not start.
+_FOREIGN = (
+    (re.compile(r"--env (\w+=)"), r"export \1"),
+    (re.compile(r"clusterrun exec -- "), "ssh NODE "),
+    (re.compile(r"clusterrun logs --rank N shows what it did last"), "see the end of every rank's log"),
+    (re.compile(r"clusterrun logs --rank (\S+) shows what it did last"), r"see the end of rank \1's log"),
+    (
+        re.compile(
+            r"clusterrun diagnose while it hangs, or a --hang-after below .* time-out, shows its line"
+        ),
+        "clusterrun diagnose JOB while it hangs shows its line",
+    ),
+    (re.compile(r"where submit was called; with --snapshot .*"), "where sbatch was called"),
+    (re.compile(r"clusterrun logs --tail 5"), "the end of every rank's log"),
+    (re.compile(r"\(--exclude\)"), "(sbatch --exclude)"),
+)
+
+
+def diagnosis_of(log: JobLog) -> Diagnosis:
+    """Return the diagnosis of all lines that were read, or of the last attempt of several."""
+    return _LogVerdict(log).diagnose()
+
+
+class _LogVerdict:
+    """The verdict on a log whose lines were all read.
+
+    own: errors that no other rank caused, and after which their processes did not go on
+    timeouts, failures: those of them that tell of a collective that timed out, and the others
+    ends: lines about ends, without commands that could not be started where others ran
+    end: the one of them that explains most
+    """
+
+    def __init__(self, log: JobLog) -> None:
+        self._log, self._all_ends = log, log.ends()
+        self._errors = [entry for entry in log.errors() if not is_report(entry.error)]
+        self._ends = [
+            end for end in self._all_ends if end.kind not in NOT_STARTED or self._did_not_go_on(end)
+        ]
+        self._end = min(self._ends, key=self._rank_of_end, default=None)
+        own = [entry for entry in self._errors if not entry.error.is_consequence]
+        own = _without_handled(own, self._ends, self._ended_without_exception())
+        own = _without_aftermath(own, self._ends)
+        self._timeouts = [entry for entry in own if is_timeout(entry.error)]
+        self._failures = [entry for entry in own if not is_timeout(entry.error)]
+        if self._timeouts and all(is_of_communication(entry.error) for entry in self._failures):
+            before = self._timeouts[0].order
+            self._failures = [entry for entry in self._failures if entry.order < before]
+        self._unended = self._tracebacks_without_exception(of_launchers=False)
+        self._last_lines = tuple(f"last line: {line}" for line in log.last_lines[-3:])
+
+    def diagnose(self) -> Diagnosis:
+        """Return the first answer, with notes on attempts and on modules that could not be loaded."""
+        answers = (
+            self._survived,
+            self._handled_before_cut_traceback,
+            self._failed,
+            self._timed_out,
+            self._ended,
+            self._noticed,
+            self._cut_traceback,
+            self._bare_exception,
+            self._vague_end,
+            self._completed,
+            self._end_of_earlier_attempt,
+            self._cut_traceback_of_launcher,
+            self._too_many_ranks,
+        )
+        diagnosis = next(filter(None, (answer() for answer in answers)), None) or self._nothing_certain()
+        notes = []
+        if self._log.attempts > 1:
+            attempts = f"{self._log.attempts} attempts of the job"
+            notes.append(f"the log holds {attempts}: this is the last one's end")
+        if self._log.not_loaded and diagnosis.verdict is Verdict.CRASHED:
+            notes.append(f"before that: {' '.join(self._log.not_loaded)}")
+        return replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
+
+    # --- answers, the most certain first; None: the log does not give it ---
+
+    def _survived(self) -> Diagnosis | None:
+        """Every error was survived, and nothing ended."""
+        if not self._errors or self._all_ends:
+            return None
+        if any(entry.error.is_consequence or not entry.error.survived for entry in self._errors):
+            return None
+        message = self._errors[-1].error.message
+        return _undetermined(f"there is no error in it that ended a rank: after {message}, it went on")
+
+    def _handled_before_cut_traceback(self) -> Diagnosis | None:
+        """All errors were handled, and the log ends inside of a traceback."""
+        failures = self._failures
+        if self._ends or not failures or not all(entry.was_handled for entry in failures):
+            return None
+        return self._cut_traceback()
+
+    def _failed(self) -> Diagnosis | None:
+        """A rank failed by itself."""
+        failures, end = self._failures, self._end
+        if not failures or (end and end.kind is EndKind.MEMORY and _was_killed(failures)):
+            return None
+        return self._of_errors(failures, self._errors)
+
+    def _timed_out(self) -> Diagnosis | None:
+        """A collective timed out. The end of a rank for which others waited explains it."""
+        end = self._end
+        if not self._timeouts or (end and end.kind in (EndKind.NODE, EndKind.MEMORY, *NOT_STARTED)):
+            return None
+        if died := self._died_before(self._timeouts):
+            return self._of_end(died)
+        return self._of_timeouts([entry for entry in self._errors if not entry.was_handled])
+
+    def _ended(self) -> Diagnosis | None:
+        """A launcher or Slurm says how ranks or the job ended."""
+        end = self._end
+        if end is None or (not end.ranks and _VAGUE.search(end.words)):
+            return None
+        # The errors of ranks say more than that Slurm ended another one after them.
+        return None if self._errors and end.kind is EndKind.ENDED_BY_OTHERS else self._of_end(end)
+
+    def _noticed(self) -> Diagnosis | None:
+        """Ranks only noticed that another one had failed."""
+        errors = self._errors
+        if not errors:
+            return None
+        first = errors[0]
+        who = ranks_in_words([first.rank]) if first.rank >= 0 else "a process"
+        if ASKED_TO_END.match(first.error.text):
+            sentence = f"{who} was ended from outside, and the log does not say why: {first.error.text}"
+            return _undetermined(sentence, remedy=_ENDED_REMEDY)
+        cut_off = {entry.rank for entry in errors if entry.rank >= 0}
+        if len(cut_off) > 1 and all(is_of_communication(entry.error) for entry in errors):
+            silent = sorted({*range(max(cut_off))} - cut_off)
+            sentence = f"the log does not hold what failed first; {ranks_in_words(cut_off)} lost their peers"
+            if silent:
+                sentence += f", and {ranks_in_words(silent)} printed no error"
+            return _undetermined(sentence, (first.error.message,))
+        if failed := self._log.report.failed:
+            node = f" on {self._log.report.host}" if self._log.report.host else ""
+            sentence = f"{ranks_in_words(failed)}{node} exited; the log lacks the rank that failed first"
+            return _undetermined(sentence, self._suspects())
+        cause = f": {first.error.row.cause}" if first.error.row else ""
+        if is_of_launcher(first.error):
+            who, cause = "the launcher", ""
+        sentence = f"the log does not hold what failed first; {who} only noticed it{cause}"
+        return _undetermined(f"{sentence}: {first.error.message}", self._suspects())
+
+    def _cut_traceback(self) -> Diagnosis | None:
+        """The log ends inside of a traceback of a rank."""
+        if not self._unended:
+            return None
+        return replace(_of_unended(self._unended), evidence=self._suspects())
+
+    def _bare_exception(self) -> Diagnosis | None:
+        """The last line that looks like an exception has no traceback."""
+        last = self._log.exception_line
+        if last is None or not is_no_consequence(last.error.text) or self._log.has_steps_after(last.order):
+            return None
+        diagnosis = self._of_errors([last], [last])
+        evidence = (*diagnosis.evidence, "it has no traceback in the log", *self._last_lines)
+        return replace(diagnosis, evidence=evidence)
+
+    def _vague_end(self) -> Diagnosis | None:
+        """Some process ended, and no line names it."""
+        return self._of_end(self._end) if self._end else None
+
+    def _completed(self) -> Diagnosis | None:
+        """Slurm says that the job has completed."""
+        if not self._log.has_completed:
+            return None
+        message = "the job has ended well, without an error"
+        return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
+
+    def _end_of_earlier_attempt(self) -> Diagnosis | None:
+        """A rank ended in the attempt before, and no line about a step follows."""
+        before = self._log.ended_before
+        return self._of_end(before) if before and not self._log.has_steps_after(before.order) else None
+
+    def _cut_traceback_of_launcher(self) -> Diagnosis | None:
+        """The log ends inside of a traceback of a launcher."""
+        unended = self._tracebacks_without_exception(of_launchers=True)
+        if not unended:
+            return None
+        sentence = f"the log does not hold what failed first; it ends in {unended[0].error.text}"
+        return _undetermined(sentence, self._last_lines)
+
+    def _too_many_ranks(self) -> Diagnosis | None:
+        """More ranks came to a barrier of the store than the world has."""
+        if not self._log.too_many:
+            return None
+        return Diagnosis(Verdict.MISMATCH, self._log.too_many, (), (), self._last_lines, _TOO_MANY_REMEDY)
+
+    def _nothing_certain(self) -> Diagnosis:
+        """Return the line that looks most like an error."""
+        suspects = self._suspects()
+        if not suspects:
+            return _undetermined("there is no error in it", self._last_lines)
+        sentence = f"there is no error in it for certain; this looks most like one: {suspects[0]}"
+        return _undetermined(sentence, (*suspects[1:], *self._last_lines))
+
+    # --- how an answer is made ---
+
+    def _suspects(self) -> tuple[str, ...]:
+        """Return lines near the end of the log, after its last step, that look like an error."""
+        last_step = max((process.last_step for process in self._log.processes.values()), default=0)
+        lines, is_skipped = [], False
+        for order, rank, text in self._log.tail:
+            # Python prints these at the end of a process, and they do not change its exit code.
+            is_skipped = is_skipped or text.startswith("Exception ignored in")
+            if order > last_step and not is_skipped:
+                who = f"rank {rank}: " if rank >= 0 else ""
+                lines.append(who + text.strip()[:MOST_EXCEPTION])
+            is_skipped = is_skipped and not EXCEPTION_LINE.match(text)
+        lines = [line for line in dict.fromkeys(lines) if not HARMLESS.search(line)]
+        suspects = [line for line in lines if _LOOKS_FATAL.search(line)]
+        suspects = suspects or [line for line in lines if _LOOKS_WRONG.search(line)]
+        return tuple(suspects[:MOST_SUSPECTS])
+
+    def _near(self, first: LogError) -> list[str]:
+        """Return lines around an error that look like one, and are neither a heading nor a report of ends."""
+        lines = []
+        for order, rank, text in self._log.tail:
+            line = RANK_MARK.sub("", text)
+            distance = order - first.order
+            # The lines of a traceback are indented, and stand above its exception.
+            is_far = not -LINES_BEFORE < distance < LINES_BEHIND or (distance < 0 and line[:1].isspace())
+            looks_wrong = _LOOKS_FATAL.search(line) or _LOOKS_WRONG.search(line)
+            if rank in (-1, first.rank) and looks_wrong and not (is_far or HARMLESS.search(line)):
+                lines.append(line.strip()[:MOST_EXCEPTION])
+        return [line for line in dict.fromkeys(lines) if not _NOT_NEAR.search(line)]
+
+    def _tracebacks_without_exception(self, of_launchers: bool) -> list[LogError]:
+        """Return the tracebacks whose exceptions the log lacks: of ranks, or of launchers."""
+        return [
+            LogError(error, self._log.order, error.inner if error.inner >= 0 else error.rank)
+            for process in self._log.processes.values()
+            for error in process.listener.unended()
+            if error.is_consequence is of_launchers
+        ]
+
+    def _of_errors(self, own: Sequence[LogError], errors: Sequence[LogError]) -> Diagnosis:
+        """Return the diagnosis of the first own error of a rank."""
+        root = [log_error for log_error in own if log_error.rank == self._log.first_rank >= 0]
+        first = min(
+            root or own,
+            key=lambda log_error: (
+                is_of_communication(log_error.error),
+                # A name that was never set is often one in the handler of another error.
+                _UNSET.match(log_error.error.text) is not None,
+                log_error.order,
+            ),
+        )
+        first, hint = _exception_after(first, own)
+        hint = hint or _explanation(first, errors)
+        error = first.error
+        same = [
+            log_error
+            for log_error in own
+            if log_error.error.frame == error.frame
+            and (log_error.error.text == error.text or (not root and is_alike(log_error.error, error)))
+        ]
+        ranks: tuple[int, ...] = tuple(sorted({log_error.rank for log_error in same if log_error.rank >= 0}))
+        node = first.node
+        if not ranks:
+            ended = ended_first([end for end in self._ends if not node or end.node in ("", node)])
+            ranks, node = (ended.ranks, ended.node or node) if ended else ((), node)
+            if not ended:
+                ranks = (self._log.first_rank,) if self._log.first_rank >= 0 else ()
+                node = node or ("" if ranks else _node_after(first.order, self._ends))
+            texts = Counter(NUMBER.sub("", log_error.error.text) for log_error in same)
+            if ended and max(texts.values()) > 1 and not first.node:
+                # The error was printed several times, but not by ranks that ended after another error.
+                later = (entry.order for entry in errors if entry.order > ended.order and entry not in same)
+                until = min(later, default=self._log.order + 1)
+                ranks, node = _ended_alike(ended, [end for end in self._ends if end.order < until])
+        if not ranks:
+            ranks = _watched(error, errors)
+        node_of_ended = {rank: end.node for end in reversed(self._ends) if end.node for rank in end.ranks}
+        places = {rank: self._log.nodes.get(rank) or node_of_ended.get(rank, "") for rank in ranks}
+        culprits = tuple(
+            Culprit(rank, places[rank] or (node if len(ranks) == 1 else ""), error.message)
+            for rank in ranks[:MOST_CULPRITS]
+        )
+        if not culprits and node:
+            culprits = (Culprit(-1, node, error.message),)
+        files = list(dict.fromkeys(filter(None, map(self._file_of, same))))
+        evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
+        who = f"a process of {files[0]}" if files and not node else "a process"
+        who = ranks_in_words(ranks) if ranks else who
+        on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
+        if SIZES.search(error.text):
+            culprits = ()  # the sender may be wrong
+        lines_after_nccl = first.order - self._log.nccl_failed if self._log.nccl_failed else 0
+        # What an operation that failed should have received may be garbage.
+        follows_nccl = 0 < lines_after_nccl < LINES_TO_EXCEPTION and not root
+        follows_nccl = follows_nccl and not is_of_communication(error)
+        is_first_unmarked = self._log.first_rank >= 0 and ranks and self._log.first_rank not in ranks
+        is_asked = ASKED_TO_END.match(error.text) is not None
+        waits = error.row is not None and error.row.verdict is Verdict.NEVER_ARRIVED
+        did = "failed first" if len(ranks) < 2 else "failed"
+        were = "was" if len(ranks) < 2 else "were"
+        did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
+        sentence = f"{who}{on} {did}: {error.message}"
+        if follows_nccl:
+            sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {error.message}"
+        if is_first_unmarked:
+            where = (
+                f" on {self._log.nodes[self._log.first_rank]}"
+                if self._log.nodes.get(self._log.first_rank)
+                else ""
+            )
+            sentence += f"; the launcher saw rank {self._log.first_rank}{where} end first"
+        if SIZES.search(error.text):
+            sentence += f"; it was sent these data, and the sender may be wrong{_places(errors)}"
+        row = hint.error.row if hint and not is_timeout(hint.error) else error.row
+        too_many = too_many_ranks(error.text)
+        if too_many:
+            evidence.append(too_many)
+        elif row:
+            evidence.append(f"cause: {row.cause}")
+        evidence += [hint.error.text] if hint else []
+        if error.row is NCCL_FAILED and not hint and self._log.nccl_warnings:
+            sentence += f"; NCCL's warning: {self._log.nccl_warnings[-1]}"
+            evidence += self._log.nccl_warnings
+        where = error.frame
+        if not where and (caller := _caller(first, [*errors, *self._unended])):
+            where = caller.frame
+            sentence += f"; then: {caller.message}"
+        if lacks_inner(error):
+            sentence += "; the log lacks the exception that it wraps"
+            where = ""
+        consequence = next(
+            (
+                log_error
+                for log_error in errors
+                if log_error.error.is_consequence and log_error.rank >= 0 and not log_error.was_handled
+            ),
+            None,
+        )
+        if consequence:
+            printed = cut(consequence.error.text)
+            evidence.append(f"a consequence: rank {consequence.rank} printed {printed}")
+        others = [log_error for log_error in own if log_error is not first and log_error not in same]
+        evidence += [
+            f"also printed: {cut(log_error.error.message)}"
+            for log_error in others[-1:]
+            if log_error.error.frame and error.text not in log_error.error.message
+        ]
+        is_explained = error.row not in (None, NCCL_FAILED, NPU_FAILED) and "NCCL WARN" not in error.text
+        if not is_explained or (error.row and error.row.hardware):
+            evidence += [f"near it: {line}" for line in self._near(first) if line not in sentence][:MOST_NEAR]
+        evidence += [end.line for end in self._ends[:3]]
+        where = line_of(where)
+        remedy = f"look at {where}"
+        if _OF_CODE.match(error.text):
+            remedy += "; the error is the program's own"
+        if is_asked:
+            remedy = _ENDED_REMEDY
+        elif not where:
+            remedy = "the message says all that the log has: it shows no line of your code"
+        remedy = foreign(row.remedy) if row else remedy
+        if row is NCCL_FAILED and (self._log.nccl_warnings or "Last error:" in error.text):
+            remedy = remedy.partition("; ")[2]
+        verdict = row.verdict if row else Verdict.CRASHED
+        if too_many:
+            verdict, remedy = Verdict.MISMATCH, _TOO_MANY_REMEDY
+        elif follows_nccl:
+            verdict, remedy = Verdict.NEVER_ARRIVED, foreign(TIMEOUT_REMEDY)
+        return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
+
+    def _file_of(self, log_error: LogError) -> str:
+        """Return the name of the file of an error; '' if there is only one file."""
+        names = [name for begins, name in self._log.file_names if begins < log_error.order]
+        return names[-1] if len(self._log.file_names) > 1 and names else ""
+
+    def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
+        """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
+        last_lines = {process.rank: process.last_line for process in self._log.processes.values()}
+        last_lines = {**self._log.splitter.early, **last_lines}
+        ranks = {rank for rank in (*last_lines, *(log_error.rank for log_error in errors)) if rank >= 0}
+        # A log in which many ranks are missing is that of one node.
+        is_whole = 0 < self._log.world <= len(ranks) * MOST_SILENT
+        size = max(self._log.world if is_whole else 0, max(ranks, default=-1) + 1)
+        # Silence proves nothing if Ray leaves out equal lines, or if the log may be that of some ranks only.
+        # Rules blame one silent rank, not several.
+        ended = {rank for end in self._log.end_lines.ends for rank in end.ranks}
+        has_all = is_whole or self._log.first_rank >= 0 or {*range(size)} <= ranks or {*range(size)} <= ended
+        size += 2 * (self._log.has_left_out or not has_all)
+        nodes = tuple(self._log.nodes.get(rank, "") for rank in range(size))
+        printed = tuple(log_error.error for log_error in errors if log_error.rank >= 0)
+        if not printed:
+            message = f"a collective timed out in a rank that the log does not name: {errors[0].error.text}"
+            return Diagnosis(Verdict.NEVER_ARRIVED, message, remedy=foreign(TIMEOUT_REMEDY))
+        diagnosis = decide_end(Remains(State.FAILED, "", None, printed, nodes))
+        if not has_all and len({error.rank for error in printed}) == 1:
+            # The others may have reported the same.
+            diagnosis = replace(diagnosis, culprits=())
+        evidence = (*diagnosis.evidence, *(log_error.error.text for log_error in errors[:1]))
+        if diagnosis.verdict is Verdict.LINK and not is_whole:
+            waited = diagnosis.message.rpartition(":")[0]
+            message = f"{waited}; the log may not show all ranks: a silent one may not have joined"
+            diagnosis = replace(
+                diagnosis, verdict=Verdict.NEVER_ARRIVED, message=message, remedy=TIMEOUT_REMEDY
+            )
+        if self._log.desync:
+            message = (
+                f"{diagnosis.message.partition(': their output')[0]}; torch's report: {self._log.desync}"
+            )
+            diagnosis = replace(diagnosis, message=message)
+        if "didn't finish" in self._log.desync:
+            diagnosis = replace(diagnosis, verdict=Verdict.LINK, culprits=(), remedy=LINK_REMEDY)
+        silent = [culprit.rank for culprit in diagnosis.culprits if last_lines.get(culprit.rank)]
+        evidence += tuple(f"last line of rank {rank}: {last_lines[rank][:300]}" for rank in silent)
+        return replace(diagnosis, evidence=evidence, remedy=foreign(diagnosis.remedy))
+
+    def _of_end(self, end: EndLine) -> Diagnosis:
+        """Return the diagnosis if only Slurm or a launcher says how ranks ended."""
+        ends = [other for other in self._all_ends if other.kind is end.kind]
+        placed = next((other for other in (end, *ends) if other.ranks or other.node), end)
+        if end.is_report and not placed.ranks:
+            placed = replace(end, node=end.node or _node_after(end.order, self._all_ends))
+        ranks, node = placed.ranks, placed.node
+        ended = ended_first(self._all_ends)
+        if not ranks and ended and end.kind in NOT_STARTED:
+            ranks, node = _ended_alike(ended, self._all_ends)
+        elif not ranks and ended and end.kind is EndKind.MEMORY:
+            ranks, node = ended.ranks, ended.node
+        is_whole_job = end.kind.value >= EndKind.TIME_LIMIT.value
+        culprits: tuple[Culprit, ...] = ()
+        if not is_whole_job:
+            nodes = {rank: other.node for other in self._all_ends for rank in other.ranks}
+            culprits = tuple(
+                Culprit(rank, node or nodes.get(rank, ""), placed.words) for rank in ranks[:MOST_CULPRITS]
+            )
+            if not culprits and node:
+                culprits = (Culprit(-1, node, placed.words),)
+        message = sentence = named(placed.words)
+        on = f" on {node}" if node else ""
+        if placed.is_report and not ranks:
+            sentence = f"a process{on} ended: {message}"
+        elif node and not ranks and node not in message:
+            sentence = f"on {node}: {message}"
+        elif ranks and not is_whole_job:
+            did = " failed first: it" if placed.is_report else ":"
+            did = "" if message.startswith("ended: ") else did
+            sentence = f"{ranks_in_words(ranks)}{on}{did} {message}"
+        row = meaning(message) if placed.is_report else None
+        evidence = [f"cause: {row.cause}"] if row else []
+        evidence += [other.line for other in ends[:4]]
+        complaint = self._log.complaint
+        if end.kind is EndKind.EXIT and not (complaint or self._errors):
+            complaint = next((line for line in self._suspects() if line not in end.line), "")
+        if (
+            complaint
+            and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START)
+            and not (placed.is_report and ranks)
+        ):
+            sentence += f"; before that: {complaint}"
+        for log_error in self._errors[:2]:
+            who = f"rank {log_error.rank}: " if log_error.rank >= 0 else ""
+            evidence.append(f"{who}{log_error.error.message}")
+        if culprits:
+            processes = [process for process in self._log.processes.values() if process.rank in ranks]
+            last_lines = [(process.rank, process.last_line) for process in processes]
+            if not last_lines:
+                last_lines = [
+                    (rank, line) for rank, line in self._log.splitter.early.items() if rank in ranks
+                ]
+            evidence += [
+                f"last line of rank {rank}: {line[:300]}" for rank, line in last_lines[:MOST_LAST_LINES]
+            ]
+        evidence += [f"last line: {line}" for line in self._log.last_lines[-2:] if line not in evidence]
+        verdict = _VERDICTS.get(end.kind, Verdict.CRASHED)
+        return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), _remedy(end.kind, message))
+
+    def _did_not_go_on(self, end: EndLine) -> bool:
+        """Return whether nothing ran after a command that could not be started."""
+        return not self._log.has_steps_after(end.order) and not any(
+            log_error.order > end.order for log_error in self._errors
+        )
+
+    def _ended_without_exception(self) -> EndLine | None:
+        """Return the first end of a rank if it is by a signal, or with another code than 1; else None.
+
+        An abort may follow on an exception.
+        """
+        ended = ended_first(self._ends)
+        if ended is None:
+            return None
+        is_by_signal = ended.kind is not EndKind.EXIT and not _ABORTED.search(ended.words)
+        has_other_code = re.search(r"exit(?:ed with)? code (?!1\b)", ended.words) is not None
+        return ended if is_by_signal or has_other_code else None
+
+    def _rank_of_end(self, end: EndLine) -> tuple[int, bool, bool]:
+        """Return a smaller value for an end that explains more. An abort may follow on another end."""
+        kind = EndKind.EXIT if _ABORTED.search(end.words) else end.kind
+        return kind.value, not end.is_report, end.ranks != (self._log.first_rank,)
+
+    def _died_before(self, timeouts: Sequence[LogError]) -> EndLine | None:
+        """Return the end of ranks for which others waited until a collective timed out."""
+        waited = {entry.rank for entry in timeouts}
+        died = [
+            end
+            for end in self._ends
+            if end.kind in (EndKind.SIGNAL, EndKind.EXIT)
+            and end.ranks
+            and waited.isdisjoint(end.ranks)
+            and not _ABORTED.search(end.words)
+            and (end.order < timeouts[0].order or end.ranks == (self._log.first_rank,))
+        ]
+        return min(died, key=self._rank_of_end, default=None)
+
+
+def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = _NOTHING_REMEDY) -> Diagnosis:
+    return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
+
+
+def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
+    """Return the diagnosis of a log that ends inside of a traceback."""
+    culprits = tuple(
+        Culprit(log_error.rank, log_error.node, log_error.error.message)
+        for log_error in unended[:MOST_CULPRITS]
+        if log_error.rank >= 0
+    )
+    who = ranks_in_words(sorted({culprit.rank for culprit in culprits})) if culprits else "a process"
+    sentence = f"{who} failed: the log ends in {unended[0].error.message}"
+    return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (), _NOTHING_REMEDY)
+
+
+def foreign(remedy: str) -> str:
+    """Return a remedy in words for a job that clusterrun did not start."""
+    for row in ROWS:
+        if row.elsewhere:
+            remedy = remedy.replace(row.remedy, row.elsewhere)
+    for pattern, replacement in _FOREIGN:
+        remedy = pattern.sub(replacement, remedy)
+    return remedy
+
+
+def _ended_alike(ended: EndLine, ends: Sequence[EndLine]) -> tuple[tuple[int, ...], str]:
+    """Return the ranks that ended as the ranks of ``ended`` did, and their node if they have only one."""
+    alike = [end for end in ends if (end.kind, end.words) == (ended.kind, ended.words)]
+    nodes = {end.node for end in alike}
+    ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
+    return ranks, ended.node if len(nodes) == 1 else ""
+
+
+def _node_after(order: int, ends: Sequence[EndLine]) -> str:
+    """Return the node whose task ended first after a line; '' if no line names it."""
+    nodes = (end.node for end in ends if end.order > order and end.kind in (EndKind.EXIT, EndKind.SIGNAL))
+    return next(nodes, "")
+
+
+def _remedy(kind: EndKind, message: str) -> str:
+    """Return the remedy for an end, by its message or its signal if that has few causes."""
+    if kind is EndKind.SIGNAL and ("SIGKILL" in message or "Killed" in message):
+        return f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
+    if "SIGHUP" in message:
+        return "its terminal or ssh session closed: sbatch, tmux or nohup outlive it"
+    row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START, EndKind.EXIT) else None
+    is_by_signal = kind is EndKind.SIGNAL and row is not None and row.consequence
+    return foreign(row.remedy) if row and not is_by_signal else _REMEDIES[kind]
+
+
+def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError, LogError | None]:
+    """Return the exception that a library's message without a place led to, and that message."""
+    if first.error.frame or first.error.row is None or EXCEPTION_LINE.match(first.error.text):
+        return first, None
+    for log_error in own:
+        is_near = 0 < log_error.order - first.order <= LINES_TO_EXCEPTION
+        if is_near and log_error.error.frame and (log_error.rank == first.rank or first.rank < 0):
+            return log_error, first
+    return first, None
+
+
+def _caller(first: LogError, errors: Sequence[LogError]) -> Error | None:
+    """Return the next error with a line of the user's code, which called the process that failed first."""
+    for log_error in errors:
+        is_of_rank = first.rank < 0 or log_error.rank in (-1, first.rank)
+        if log_error.order > first.order and log_error.error.frame and is_of_rank:
+            return log_error.error
+    return None
+
+
+def _places(errors: Sequence[LogError]) -> str:
+    """Return ``; ranks 0-1 at train.py:33 (step), rank 2 at …`` if ranks failed in several lines."""
+    frames = {other.rank: other.error.frame for other in errors if other.rank >= 0 and other.error.frame}
+    vote = RankVote(frames)
+    places = [f"{ranks_in_words(ranks)} at {short(frame)}" for frame, ranks in vote.sides[:MOST_PLACES]]
+    return "" if vote.is_unanimous else f"; {', '.join(places)}"
+
+
+def _watched(error: Error, errors: Sequence[LogError]) -> tuple[int, ...]:
+    """Return the rank whose watchdog reports an error of a GPU that lacks the mark of a rank."""
+    match = _GPU_ERROR.search("device-side assert" if " Assertion `" in error.text else error.text)
+    others = {entry.rank for entry in errors if match and entry.rank >= 0 and match[0] in entry.error.text}
+    return tuple(others) if len(others) == 1 else ()
+
+
+def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None:
+    """Return the message of a GPU, its driver or a watchdog that explains an error; None without one.
+
+    A kernel's assertion and the driver's report lack the mark of a rank. A watchdog aborts its process.
+    """
+    is_of_gpu = _UNEXPLAINED.search(first.error.text)
+    is_abort = first.error.text.startswith("Fatal Python error: Aborted")
+    for log_error in errors:
+        row, is_marked = log_error.error.row, log_error.rank >= 0
+        if row is None or log_error.error.frame or (is_marked and first.rank not in (-1, log_error.rank)):
+            continue
+        is_report = " Assertion `" in log_error.error.text or (row.hardware and "Xid" in log_error.error.text)
+        if (is_of_gpu and is_report) or (is_abort and is_timeout(log_error.error)):
+            return log_error
+    return None
+
+
+def _without_handled(
+    own: Sequence[LogError], ends: Sequence[EndLine], ended_alone: EndLine | None
+) -> list[LogError]:
+    """Leave out errors after which their processes went on, if anything else explains the end.
+
+    ``ended_alone`` is the first end of a rank that no exception explains. Connections fail after it.
+    """
+    ended = [log_error for log_error in own if not log_error.error.survived]
+    certain = [log_error for log_error in ended if not log_error.is_doubtful]
+    if ended_alone:
+        return [
+            log_error
+            for log_error in certain
+            if not (is_of_communication(log_error.error) and log_error.order > ended_alone.order)
+            if log_error.error.ends
+            or log_error.output_after < OUTPUT_BEFORE_OTHER_END
+            or not EXCEPTION_LINE.match(log_error.error.text)
+        ]
+    if certain or any(end.kind in WHOLE_JOB or end.is_report for end in ends):
+        return certain
+    return ended or ([] if ends else list(own))
+
+
+def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list[LogError]:
+    """Leave out errors of processes that were ended with the whole job."""
+    job_ended = whole_job_ended_at(ends)
+    if not job_ended:
+        return list(own)
+    return [
+        log_error
+        for log_error in own
+        if log_error.order < job_ended and not ASKED_TO_END.match(log_error.error.text)
+    ]
+
+
+def _was_killed(errors: Sequence[LogError]) -> bool:
+    """Return whether all errors tell of a process that was killed."""
+    return all(
+        re.search(
+            r"killed by signal: Killed|exited unexpectedly|abruptly",
+            log_error.error.text,
+        )
+        for log_error in errors
+    )
