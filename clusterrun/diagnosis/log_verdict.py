@@ -25,7 +25,7 @@ from clusterrun.diagnosis.job_log import (
     too_many_ranks,
     whole_job_ended_at,
 )
-from clusterrun.diagnosis.known_errors import NCCL_FAILED, NPU_FAILED, ROWS, SIZES, meaning
+from clusterrun.diagnosis.known_errors import NCCL_FAILED, NPU_FAILED, ROWS, SIZES, KnownError, meaning
 from clusterrun.diagnosis.log_process import ASKED_TO_END, NUMBER, LogError, is_alike, is_of_communication
 from clusterrun.diagnosis.printed_errors import (
     RANK_MARK,
@@ -372,30 +372,8 @@ class _LogVerdict:
             if log_error.error.frame == error.frame
             and (log_error.error.text == error.text or (not root and is_alike(log_error.error, error)))
         ]
-        ranks: tuple[int, ...] = tuple(sorted({log_error.rank for log_error in same if log_error.rank >= 0}))
-        node = first.node
-        if not ranks:
-            ended = ended_first([end for end in self._ends if not node or end.node in ("", node)])
-            ranks, node = (ended.ranks, ended.node or node) if ended else ((), node)
-            if not ended:
-                ranks = (self._log.first_rank,) if self._log.first_rank >= 0 else ()
-                node = node or ("" if ranks else _node_after(first.order, self._ends))
-            texts = Counter(NUMBER.sub("", log_error.error.text) for log_error in same)
-            if ended and max(texts.values()) > 1 and not first.node:
-                # The error was printed several times, but not by ranks that ended after another error.
-                later = (entry.order for entry in errors if entry.order > ended.order and entry not in same)
-                until = min(later, default=self._log.order + 1)
-                ranks, node = _ended_alike(ended, [end for end in self._ends if end.order < until])
-        if not ranks:
-            ranks = _watched(error, errors)
-        node_of_ended = {rank: end.node for end in reversed(self._ends) if end.node for rank in end.ranks}
-        places = {rank: self._log.nodes.get(rank) or node_of_ended.get(rank, "") for rank in ranks}
-        culprits = tuple(
-            Culprit(rank, places[rank] or (node if len(ranks) == 1 else ""), error.message)
-            for rank in ranks[:MOST_CULPRITS]
-        )
-        if not culprits and node:
-            culprits = (Culprit(-1, node, error.message),)
+        ranks, node = self._who_failed(first, same, errors)
+        culprits = self._culprits_of(ranks, node, error.message)
         files = list(dict.fromkeys(filter(None, map(self._file_of, same))))
         evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
         who = f"a process of {files[0]}" if files and not node else "a process"
@@ -417,12 +395,9 @@ class _LogVerdict:
         if follows_nccl:
             sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {error.message}"
         if is_first_unmarked:
-            where = (
-                f" on {self._log.nodes[self._log.first_rank]}"
-                if self._log.nodes.get(self._log.first_rank)
-                else ""
-            )
-            sentence += f"; the launcher saw rank {self._log.first_rank}{where} end first"
+            first_node = self._log.nodes.get(self._log.first_rank, "")
+            on_node = f" on {first_node}" if first_node else ""
+            sentence += f"; the launcher saw rank {self._log.first_rank}{on_node} end first"
         if SIZES.search(error.text):
             sentence += f"; it was sent these data, and the sender may be wrong{_places(errors)}"
         row = hint.error.row if hint and not is_timeout(hint.error) else error.row
@@ -442,44 +417,66 @@ class _LogVerdict:
         if lacks_inner(error):
             sentence += "; the log lacks the exception that it wraps"
             where = ""
-        consequence = next(
-            (
-                log_error
-                for log_error in errors
-                if log_error.error.is_consequence and log_error.rank >= 0 and not log_error.was_handled
-            ),
-            None,
-        )
-        if consequence:
-            printed = cut(consequence.error.text)
-            evidence.append(f"a consequence: rank {consequence.rank} printed {printed}")
         others = [log_error for log_error in own if log_error is not first and log_error not in same]
-        evidence += [
-            f"also printed: {cut(log_error.error.message)}"
-            for log_error in others[-1:]
-            if log_error.error.frame and error.text not in log_error.error.message
-        ]
+        evidence += _printed_beside(error, others, errors)
         is_explained = error.row not in (None, NCCL_FAILED, NPU_FAILED) and "NCCL WARN" not in error.text
         if not is_explained or (error.row and error.row.hardware):
             evidence += [f"near it: {line}" for line in self._near(first) if line not in sentence][:MOST_NEAR]
         evidence += [end.line for end in self._ends[:3]]
-        where = line_of(where)
-        remedy = f"look at {where}"
-        if _OF_CODE.match(error.text):
-            remedy += "; the error is the program's own"
-        if is_asked:
-            remedy = _ENDED_REMEDY
-        elif not where:
-            remedy = "the message says all that the log has: it shows no line of your code"
-        remedy = foreign(row.remedy) if row else remedy
-        if row is NCCL_FAILED and (self._log.nccl_warnings or "Last error:" in error.text):
-            remedy = remedy.partition("; ")[2]
+        remedy = self._remedy_of_error(error, row, line_of(where))
         verdict = row.verdict if row else Verdict.CRASHED
         if too_many:
             verdict, remedy = Verdict.MISMATCH, _TOO_MANY_REMEDY
         elif follows_nccl:
             verdict, remedy = Verdict.NEVER_ARRIVED, foreign(TIMEOUT_REMEDY)
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
+
+    def _who_failed(
+        self, first: LogError, same: Sequence[LogError], errors: Sequence[LogError]
+    ) -> tuple[tuple[int, ...], str]:
+        """Return the ranks that printed the error ``first`` (``same``: all like it), and their node.
+
+        An error without a rank is that of the rank whose end is reported next.
+        """
+        ranks: tuple[int, ...] = tuple(sorted({log_error.rank for log_error in same if log_error.rank >= 0}))
+        node = first.node
+        if not ranks:
+            ended = ended_first([end for end in self._ends if not node or end.node in ("", node)])
+            ranks, node = (ended.ranks, ended.node or node) if ended else ((), node)
+            if not ended:
+                ranks = (self._log.first_rank,) if self._log.first_rank >= 0 else ()
+                node = node or ("" if ranks else _node_after(first.order, self._ends))
+            texts = Counter(NUMBER.sub("", log_error.error.text) for log_error in same)
+            if ended and max(texts.values()) > 1 and not first.node:
+                # The error was printed several times, but not by ranks that ended after another error.
+                later = (entry.order for entry in errors if entry.order > ended.order and entry not in same)
+                until = min(later, default=self._log.order + 1)
+                ranks, node = _ended_alike(ended, [end for end in self._ends if end.order < until])
+        return ranks or _watched(first.error, errors), node
+
+    def _culprits_of(self, ranks: Sequence[int], node: str, why: str) -> tuple[Culprit, ...]:
+        node_of_ended = {rank: end.node for end in reversed(self._ends) if end.node for rank in end.ranks}
+        places = {rank: self._log.nodes.get(rank) or node_of_ended.get(rank, "") for rank in ranks}
+        culprits = tuple(
+            Culprit(rank, places[rank] or (node if len(ranks) == 1 else ""), why)
+            for rank in ranks[:MOST_CULPRITS]
+        )
+        if not culprits and node:
+            culprits = (Culprit(-1, node, why),)
+        return culprits
+
+    def _remedy_of_error(self, error: Error, row: KnownError | None, place: str) -> str:
+        """Return the remedy for an error that means ``row``, at a line of the user's code; '' for none."""
+        if row is NCCL_FAILED and (self._log.nccl_warnings or "Last error:" in error.text):
+            return foreign(row.remedy).partition("; ")[2]
+        if row:
+            return foreign(row.remedy)
+        if ASKED_TO_END.match(error.text):
+            return _ENDED_REMEDY
+        if not place:
+            return "the message says all that the log has: it shows no line of your code"
+        of_program = "; the error is the program's own" if _OF_CODE.match(error.text) else ""
+        return f"look at {place}{of_program}"
 
     def _file_of(self, log_error: LogError) -> str:
         """Return the name of the file of an error; '' if there is only one file."""
@@ -626,6 +623,27 @@ class _LogVerdict:
 
 def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = _NOTHING_REMEDY) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
+
+
+def _printed_beside(error: Error, others: Sequence[LogError], errors: Sequence[LogError]) -> list[str]:
+    """Return a consequence of an error, and the last of the ``others`` that ranks printed by themselves."""
+    consequence = next(
+        (
+            log_error
+            for log_error in errors
+            if log_error.error.is_consequence and log_error.rank >= 0 and not log_error.was_handled
+        ),
+        None,
+    )
+    lines = []
+    if consequence:
+        lines.append(f"a consequence: rank {consequence.rank} printed {cut(consequence.error.text)}")
+    lines += [
+        f"also printed: {cut(log_error.error.message)}"
+        for log_error in others[-1:]
+        if log_error.error.frame and error.text not in log_error.error.message
+    ]
+    return lines
 
 
 def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
