@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 
 from clusterrun.model.frozen import replace
+from clusterrun.script.batch_reading import Reading, variables_read
 from clusterrun.script.batch_scripts import Part, PartOutcome
-from clusterrun.script.script_reading import ALIKE, OF_PLACE, Reading, variables_read
 from clusterrun.script.shell_source import ShellSource
 from clusterrun.script.statement_rules import RENDEZVOUS, of_tasks
+from clusterrun.script.statements_beside import ALIKE, OF_PLACE
 
 # Variables of every shell.
 _OF_SHELL = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID"}

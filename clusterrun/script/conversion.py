@@ -14,6 +14,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.world import own_variables
 from clusterrun.script import audit
+from clusterrun.script.batch_reading import Reading, variables_read
 from clusterrun.script.batch_scripts import DOS_LINES, NO_SHEBANG, Conversion, Part, PartOutcome
 from clusterrun.script.directives import (
     Translated,
@@ -26,17 +27,11 @@ from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.sbatch_lines import Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
-from clusterrun.script.script_reading import (
-    ERREXIT,
-    ONE_RUN,
-    Reading,
-    literal_placeholders,
-    read_script,
-    variables_read,
-    with_login_files,
-)
+from clusterrun.script.script_reading import ONE_RUN, read_script, with_login_files
 from clusterrun.script.shell_source import Body, ShellSource, Statement
 from clusterrun.script.statement_rules import OF_OTHER_RUNS
+from clusterrun.script.statements_beside import ERREXIT
+from clusterrun.script.training_statement import literal_placeholders
 
 # The arguments of a batch script that has none.
 _NO_ARGUMENTS = {**dict.fromkeys("123456789@*", ""), "#": "0"}

@@ -1,0 +1,190 @@
+"""Define what a batch script is read to, and tell kinds of its statements and commands apart."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+
+from clusterrun.model.frozen import frozen
+from clusterrun.script.batch_scripts import Part
+from clusterrun.script.interpreter_calls import (
+    ASSIGNMENT,
+    inline_text,
+)
+from clusterrun.script.launch_commands import (
+    ACTIVATORS,
+    SETUP_COMMANDS,
+    LaunchCommand,
+    is_image_command,
+    own_python,
+    without_python,
+)
+from clusterrun.script.shell_source import (
+    PRINTS,
+    Command,
+    Constant,
+    ShellSource,
+    Statement,
+)
+
+HELPERS = (
+    *PRINTS,
+    *("ts", "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true", "ldd"),
+)
+# Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
+PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
+PREPARATIONS = {
+    *PREPARES,
+    *PRINTS,
+    *("mkdir", "ulimit", "umask", "unset", "eval", "set", "shopt", "[", "[[", "trap"),
+}
+# Commands whose second run changes nothing.
+_REPEATABLE = PREPARATIONS | {
+    *("cp", "rsync", "ln", "tar", "unzip", "chmod", "touch", "sleep", "true", ":", "test", "read", "mapfile"),
+    *("wait", "exit", "pip", "pip3", "cat", "ls", "sbcast", "shift", "break", "return"),
+}
+# A value that a command prints.
+COMPUTED = re.compile(r"\$\((?!\()|`")
+# The value of a sweep in a word of the command.
+PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+# An argument of a script: ``$1``, ``"$@"``. Awk's own stand in single quotes.
+POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
+_READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
+_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
+SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
+END_IS_REPORTED = "clusterrun reports the end of the run"
+
+
+class TrainingKind(IntEnum):
+    """How a script starts a command. The last command of the highest kind is the one that trains."""
+
+    PROGRAM = 1
+    PYTHON = 2
+    # A launcher starts it: it has several processes.
+    LAUNCHED = 3
+
+
+@frozen
+class Training:
+    """The command of a script that trains."""
+
+    kind: TrainingKind
+    command: Command
+    launch: LaunchCommand  # a launcher that starts nothing but the command, if there is no other
+
+
+@frozen
+class Reading:
+    """The options, setup lines and command that a script, or a part of it, asks for."""
+
+    training: Training | None = None
+    command: tuple[str, ...] = ()  # COMMAND of submit; () if nothing trains
+    # The shell's text of the words of COMMAND, and as the shell of each rank reads it. '' if the script's
+    # shell must not expand them.
+    text: str = ""
+    text_in_ranks: str = ""
+    setup: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()  # options that statements ask for, such as ``--input``
+    # (variable, values) of each loop around the command, the outer one first.
+    sweeps: tuple[tuple[str, str], ...] = ()
+    in_background: bool = False  # whether the script continues while the command runs
+    requeues: bool = False  # whether it prepares the requeue of the job
+    is_kept: bool = False  # whether COMMAND is the whole statement of the script
+    is_partial: bool = False  # whether the statement of the command does more than the line
+    parts: tuple[Part, ...] = ()
+    # The statements, in their order, with the commands that are runs of their own. () if there is one.
+    runs: tuple[Statement, ...] = ()
+
+
+@frozen
+class Scope:
+    """The statements that are read, and what surrounds them."""
+
+    source: ShellSource
+    read_file: Callable[[str], str]
+    # Those of the script before a ``shift``; None if they are known only when it runs.
+    arguments: tuple[str, ...] | None
+    depth: int = 0
+    in_ranks: bool = False  # whether a launcher starts them, so that each rank or node runs them
+    # The line of the command to read; 0: the one that trains, without other runs; ``ONE_RUN``: with them.
+    command_line: int = 0
+
+
+@frozen
+class Candidate:
+    """A command that may be the one that trains."""
+
+    statement: Statement
+    training: Training
+    # The block in which it stands, or the script or function that it runs; None for a program.
+    inner: Reading | None
+    is_block: bool = False
+
+
+def variables_read(lines: Sequence[str]) -> set[str]:
+    """Return the variables that shell code reads."""
+    text = " ".join(lines)
+    others = " ".join(_ARITHMETIC.findall(text))
+    return {*_READ.findall(text), *re.findall(r"[A-Za-z_]\w*", others)}
+
+
+def plain_launch(names: tuple[str, ...]) -> LaunchCommand:
+    """Return a launch of one process by ``names``, without a launcher."""
+    environment: list[tuple[str, str]] = []
+    shell_words = list(names)
+    while shell_words and re.match(r"[A-Za-z_]\w*=", shell_words[0]):
+        name, _, value = shell_words.pop(0).partition("=")
+        environment.append((name, value))
+    while shell_words and shell_words[0] in ("time", "nohup", "exec", "command", "eval"):
+        shell_words.pop(0)
+    command = tuple(shell_words)
+    return LaunchCommand(
+        "", command=without_python(command), environment=tuple(environment), python=own_python(command)
+    )
+
+
+def calls(code: str, function: Statement) -> bool:
+    name = re.escape(function_name(function))
+    return re.search(rf"(?<![\w./-]){name}(?![\w.-])", code) is not None
+
+
+def is_condition(statement: Statement) -> bool:
+    """Return whether a statement runs its commands only if a test succeeds."""
+    is_test = statement.kind == "list" and statement.text.startswith(("[", "((", "test "))
+    return is_test or statement.block_kind in ("if_statement", "case_statement")
+
+
+def is_helper(launch: LaunchCommand) -> bool:
+    """Return whether a launcher starts no program that trains."""
+    command = launch.command
+    if text := inline_text(command):
+        statements = ShellSource(text).statements
+        names = {inner.names[0] for statement in statements for inner in statement.commands if inner.names}
+        return names <= {*HELPERS, *PREPARES, "chmod", "ln", "mv", "find"}
+    # ``env`` alone prints, and ``env A=1 PROGRAM`` starts a program.
+    is_env = os.path.basename(command[0]) == "env" if command else False
+    program = [word for word in command[is_env:] if not ASSIGNMENT.match(word)] or command
+    return not program or os.path.basename(program[0]) in HELPERS or is_image_command(program)
+
+
+def function_name(statement: Statement) -> str:
+    match = re.match(r"(?:function\s+)?([^\s(){}]+)", statement.text)
+    return match[1] if match else ""
+
+
+def is_small(launch: LaunchCommand, constants: Mapping[str, Constant]) -> bool:
+    """Return whether srun starts one task, or one on each node and no launcher in it."""
+    per_node = str(launch.per_node or constants.get("SLURM_NTASKS_PER_NODE", ""))
+    is_one_per_node = launch.program == "srun" and not launch.rank_launcher and per_node == "1"
+    is_one_task = launch.program == "srun" and launch.total == 1 and launch.per_node <= 1
+    return is_one_task or (is_one_per_node and not launch.total)
+
+
+def is_repeatable(statement: Statement) -> bool:
+    """Return whether a second run of a statement, as before each run of a sweep, changes nothing."""
+    programs = {command.program for command in statement.commands if command.names}
+    appends = any(text.startswith(">>") for command in statement.commands for text in command.redirections)
+    is_definition = statement.kind == "function_definition"
+    return is_definition or (programs <= _REPEATABLE and not appends and not statement.in_background)

@@ -1,0 +1,457 @@
+"""Read the statement of a batch script whose command trains: its command, launch and options."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+
+from clusterrun.model.frozen import replace
+from clusterrun.script.batch_reading import (
+    COMPUTED,
+    END_IS_REPORTED,
+    PLACEHOLDER,
+    POSITIONAL,
+    PREPARES,
+    SCRIPT_ENDS,
+    Candidate,
+    Reading,
+    Scope,
+    TrainingKind,
+    calls,
+    is_condition,
+    variables_read,
+)
+from clusterrun.script.batch_scripts import Part, PartOutcome
+from clusterrun.script.interpreter_calls import (
+    SHELLS,
+    shell_script,
+)
+from clusterrun.script.launch_commands import (
+    LaunchCommand,
+    joined,
+    launch_in,
+)
+from clusterrun.script.shell_source import (
+    PRINTS,
+    Command,
+    Constant,
+    ShellSource,
+    Statement,
+    is_launcher_text,
+)
+from clusterrun.script.statement_rules import (
+    IS_OTHER_RUN,
+)
+
+# ``${NAME:=default}`` sets a variable.
+_DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
+# Values that differ between ranks, or each time a shell evaluates them.
+_OF_RANK = re.compile(
+    r"\$\((?!\()|`|\$\$|\$\{?(?:RANDOM|HOSTNAME|SLURMD_NODENAME|SLURM_(?:PROCID|LOCALID|NODEID|TASK_PID)"
+    r"|RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK)\b"
+)
+# Output that a program writes to a file that is no log.
+_RESULT = re.compile(
+    r"1?>>?\s*(?!\S*(?:log|out|err|txt|/dev/\w+|\$\{?\w+\}?)[\"']?$)\S*\.\w+[\"']?$", re.IGNORECASE
+)
+# Files that prepare the shell, and define no function that trains.
+_KNOWN_FILES = re.compile(
+    r"activate|bashrc|profile|conda\.sh|/etc/|/modules?/|/lmod/|env\.sh$|set_?(?:up)?vars"
+)
+_LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
+_STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|torchrun|sbatch)(?![\w.-])")
+# A command, and no test, that ends the loop if it succeeds.
+_RETRIES = re.compile(r"[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b")
+_IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
+# A variable that a statement counts or extends.
+_EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", re.ASCII)
+# Variables that differ between the tasks of a step.
+_PER_NODE = {"SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURMD_NODENAME", "HOSTNAME"}
+_NODE_NAMES = ("-w", "--nodelist")
+_RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails does not end the others"
+_OF_STEP = "clusterrun starts the ranks itself"
+_OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
+_RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
+_IN_LOGS = "clusterrun logs shows the output"
+
+
+def block_reading(candidate: Candidate, inner: Reading) -> Reading:
+    """Return what the block ``inner`` asks for, in a loop, a condition or a group."""
+    statement = candidate.statement
+    title = statement.text.partition("\n")[0]
+    placeholder = f"{{{statement.loop}}}"
+    sweeps = inner.sweeps
+    outcome, reason = (
+        PartOutcome.UNTRANSLATED,
+        f"the command is in {_kind(statement)}, which is not in the line",
+    )
+    reads = variables_read((*inner.command, *inner.setup))
+    if statement.loop_values and (problem := reason_against_sweep(statement)):
+        reason = problem
+    elif statement.loop_values and (
+        statement.loop in reads or any(placeholder in word for word in inner.command)
+    ):
+        sweeps = ((statement.loop, ",".join(statement.loop_values)), *sweeps)
+        outcome, reason = PartOutcome.OPTION, _RUNS_AT_ONCE if inner.in_background else _RUNS_OF_A_LOOP
+    elif _is_of_every_node(candidate, placeholder):
+        outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
+        launch = inner.training.launch if inner.training else candidate.training.launch
+        names = [name for name, value in launch.environment if variables_read([value]) & statement.sets]
+        names += [f"${name}" for name in sorted(statement.sets & variables_read(inner.command))]
+        if names:
+            outcome = PartOutcome.UNTRANSLATED
+            reason = f"{', '.join(names)} differs on each node: let the program read NODE_RANK"
+    elif statement.block_kind in _LOOPS and _RETRIES.search(statement.text):
+        reason = _IS_RETRY
+    elif statement.block_kind in ("compound_statement", "subshell"):
+        outcome, reason = PartOutcome.NEEDLESS, "" if statement.kind == statement.block_kind else _IN_LOGS
+    if statement.reads_input and outcome is not PartOutcome.UNTRANSLATED:
+        outcome, reason = (
+            PartOutcome.UNTRANSLATED,
+            "its input is not in the line: the program can open the file",
+        )
+    parts = _around(statement, inner)
+    if reason:
+        parts += (Part(statement.line, title, outcome, reason),)
+    if sweeps != inner.sweeps:
+        parts += literal_placeholders(statement.loop, statement)
+    is_partial = inner.is_partial or outcome is PartOutcome.UNTRANSLATED
+    if is_partial and statement.block_kind in _LOOPS:
+        set_inside = {name for other in ShellSource("\n".join(inner.setup)).statements for name in other.sets}
+        if absent := sorted((statement.sets & reads) - set_inside):
+            reason = f"without the loop it lacks {', '.join(absent)}: submit it for each value"
+            in_line = (PartOutcome.COMMAND, PartOutcome.SETUP)
+            parts = tuple(part for part in parts if part.outcome is not PartOutcome.SETUP)
+            parts += tuple(
+                replace(part, outcome=PartOutcome.UNTRANSLATED, reason=reason)
+                for part in inner.parts
+                if part.outcome in in_line
+            )
+            inner = replace(inner, command=(), text="", text_in_ranks="", setup=())
+    return replace(inner, sweeps=sweeps, is_partial=is_partial, parts=parts)
+
+
+def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
+    """Return COMMAND as a shell with the whole statement, as the script has it.
+
+    None: a launcher in it starts other processes than this one.
+    """
+    statement = candidate.statement
+    code, functions = statement.text, [s for s in scope.source.statements if s.kind == "function_definition"]
+    for function in reversed(functions):
+        if calls(code, function):
+            code = f"{function.text}\n{code}"
+    values = [scope.source.constants.get(name, "") for name in variables_read((code,))]
+    is_launched = candidate.training.kind is TrainingKind.LAUNCHED or _STARTER.search(code)
+    if (
+        is_launched
+        or statement.in_background
+        or scope.in_ranks
+        or any(map(is_launcher_text, (code, *values)))
+    ):
+        return None
+    before = scope.source.statements[: scope.source.statements.index(statement)]
+    settings = [other.text for other in before if re.match(r"(?:set\s+-(?!-)|shopt\s)", other.text)]
+    code = "\n".join((*settings, code))
+    arguments = ("bash", *scope.arguments) if scope.arguments and POSITIONAL.search(code) else ()
+    command = ("bash", "-c", code, *arguments)
+    training = replace(candidate.training, launch=LaunchCommand("", command=command))
+    parts = [Part(statement.line, statement.text, PartOutcome.COMMAND)]
+    if statement.block_kind in _LOOPS and _RETRIES.search(statement.text):
+        parts.append(Part(statement.line, statement.text, PartOutcome.OPTION, _IS_RETRY))
+    return Reading(training=training, command=command, is_kept=True, parts=tuple(parts))
+
+
+def literal_placeholders(name: str, statement: Statement) -> tuple[Part, ...]:
+    """Return the part that says that ``statement`` has the text ``{name}``, which a sweep replaces."""
+    if not re.search(rf"(?<!\$)\{{{name}\}}", statement.text):
+        return ()
+    reason = "a sweep puts a value in its place: use another name in the script"
+    return (Part(statement.line, f"{{{name}}}", PartOutcome.UNTRANSLATED, reason),)
+
+
+def reason_against_sweep(statement: Statement) -> str:
+    """Return why the runs of a loop depend on each other; '' if they do not."""
+    if _RETRIES.search(statement.text):
+        return _IS_RETRY
+    if match := re.search(r"(?<![\w$-])(?:break|continue|(?<!\|\| )exit)\b", statement.text):
+        return f"{match[0]} decides in the loop which runs start: give the others as --set, or to a run each"
+    if carried := sorted(_read_before_set(statement) & (statement.sets - {statement.loop})):
+        return f"a run of the loop reads {', '.join(carried)} as the run before it leaves it"
+    return ""
+
+
+def _read_before_set(statement: Statement) -> set[str]:
+    """Return the variables that a statement reads before it sets them."""
+    head, names = statement.text, set()
+    for body in statement.bodies:
+        head = head.replace(body.text, "")
+        is_set: set[str] = set()
+        for inner in ShellSource(body.text).statements:
+            names |= _read_before_set(inner) - is_set
+            is_set |= inner.sets
+    names |= set(_EXTENDS.findall(head)) | (statement.reads & variables_read([head]))
+    return names - {statement.loop}
+
+
+def _is_of_every_node(candidate: Candidate, placeholder: str) -> bool:
+    """Return whether the launcher in a loop reads the number, or the name, of a node."""
+    shell_words = candidate.training.command.names
+    numbers = re.findall(r"--(?:node|machine)[-_]rank[ =]\S*", " ".join(shell_words))
+    if candidate.statement.loop_values and placeholder in " ".join(numbers):
+        return True
+    name = next(
+        (shell_words[index + 1] for index, word in enumerate(shell_words[:-1]) if word in _NODE_NAMES), ""
+    )
+    name = next((word for word in shell_words if word.startswith(("--nodelist=$", "-w$"))), name)
+    if shell_words[0] == "ssh":
+        return "$" in " ".join(shell_words[1:-1])
+    return bool(candidate.training.launch.rank_launcher) and "$" in name
+
+
+def _around(statement: Statement, inner: Reading | None) -> tuple[Part, ...]:
+    """Return the part of a statement with the command, and those of what it contains or runs."""
+    inner_parts = inner.parts if inner else ()
+    others = [part for part in inner_parts if part.outcome is not PartOutcome.COMMAND]
+    return (Part(statement.line, statement.text, PartOutcome.COMMAND), *others)
+
+
+def command_reading(scope: Scope, candidate: Candidate) -> Reading:
+    """Return what a statement asks for whose command trains."""
+    statement, training, launch = candidate.statement, candidate.training, candidate.training.launch
+    line = statement.line
+    inner = candidate.inner
+    is_function = bool(launch.command) and launch.command[0] in scope.source.functions
+    is_followed = inner and inner.training and (inner.training.kind is TrainingKind.LAUNCHED or is_function)
+    if is_followed and inner and launch.per_node <= 1 and launch.program == "srun":
+        # Each node evaluates these statements, and setup lines run once.
+        is_followed = not _PER_NODE & variables_read(inner.setup)
+    parts: list[Part] = []
+    for option in launch.untranslated:
+        if launch.keeps_accelerate and not option.startswith("$"):
+            continue
+        reason = f"an option of {launch.rank_launcher or launch.program} alone"
+        if option.startswith("$"):
+            reason = f"options of {launch.program} that only running the script shows"
+        parts.append(Part(line, option, PartOutcome.UNTRANSLATED, reason))
+    parts += [Part(line, launch.program, PartOutcome.OPTION, remark) for remark in launch.remarks]
+    parts += [Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS) for option in launch.outputs]
+    parts += [Part(line, option, PartOutcome.OPTION, _OF_SHARE) for option in launch.shares]
+    if not launch.program and re.match(r"\$(?!.*(?i:python|py\b))", "".join(launch.command[:1])):
+        reason = "it is known only when the script runs: if it is a launcher, give what that starts"
+        parts.append(Part(line, launch.command[0], PartOutcome.OPTION, reason))
+    files = [
+        other.commands[0].names[1]
+        for other in scope.source.statements
+        if other.commands and other.commands[0].names[:1] in (("source",), (".",)) and other.line < line
+        if len(other.commands[0].names) > 1
+    ]
+    unread = [file for file in files if not (_KNOWN_FILES.search(file) or scope.read_file(file))]
+    program = "".join(launch.command[:1])
+    if (
+        training.kind is TrainingKind.PROGRAM
+        and unread
+        and "/" not in program
+        and not (inner or program in SHELLS)
+    ):
+        reason = f"if it is a function of {unread[-1]}, ranks do not have it: give what it starts"
+        parts.append(Part(line, program, PartOutcome.OPTION, reason))
+    if launch.needless:
+        parts.append(Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP))
+    script = shell_script(launch.command) if launch.command else ""
+    is_shell = script != "".join(launch.command[:1]) or script.endswith(SCRIPT_ENDS)
+    if inner is None and script and is_shell and not scope.read_file(script):
+        reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
+        parts.append(Part(line, script, PartOutcome.OPTION, reason))
+    if inner and inner.training and is_followed:
+        # A command without a launcher adds its variables alone.
+        environment = (*launch.environment, *inner.training.launch.environment)
+        launch = (
+            joined(launch, inner.training.launch)
+            if launch.program
+            else replace(inner.training.launch, environment=environment)
+        )
+        reading = replace(inner, parts=(*_around(statement, inner), *parts))
+    else:
+        command, text, text_in_ranks = _command(scope, launch, training.command)
+        is_script = command[:1] == ("-m",) or "".join(command[:1]).endswith(".py")
+        reading = Reading(
+            command=command,
+            text=text,
+            text_in_ranks=text_in_ranks,
+            options=(("python", launch.python),) if launch.python and is_script else (),
+            parts=(*_around(statement, None), *parts),
+        )
+    parts, setup, options = list(reading.parts), list(reading.setup), list(reading.options)
+    # The line is typed before the script computes its variables.
+    own = {
+        name for other in scope.source.statements for name in (*other.sets, *_DEFAULTED.findall(other.text))
+    }
+    for name, value in launch.options:
+        is_computed = bool(own & variables_read([value])) or COMPUTED.search(value)
+        if name not in ("setup", "input") and is_computed:
+            reason = f"--{name} reads a variable of the script: write its value into the line"
+            parts.append(Part(line, value, PartOutcome.UNTRANSLATED, reason))
+    is_partial = not statement.is_plain and (statement.kind != "list" or is_condition(statement))
+    if is_partial:
+        reason = f"the command is in {_kind(statement)}, which is not in the line"
+        parts.append(Part(line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
+    for part in _other_commands(statement, training.command):
+        parts.append(part)
+        is_partial = is_partial or part.outcome is PartOutcome.UNTRANSLATED
+        if part.outcome is PartOutcome.SETUP:
+            setup.append(part.text)
+    behind = "\n".join(other.text for other in scope.source.statements if other.line > line)
+    if training.kind is TrainingKind.PROGRAM and (match := _STARTER.search(" ".join(launch.command))):
+        reason = f"it starts {match[0]}, and each rank would: clusterrun sweep starts several runs"
+        parts.append(Part(line, statement.text, PartOutcome.UNTRANSLATED, reason))
+    results: list[str] = []
+    for text in training.command.redirections:
+        if text.startswith("<<"):
+            reason = "put it into a file and give --input FILE"
+            parts.append(Part(line, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
+        elif text.startswith("<") and text[1:].strip() == os.devnull:
+            parts.append(Part(line, text, PartOutcome.NEEDLESS, "ranks have no input"))
+        elif text.startswith("<"):
+            file = ("input", shlex.split(text[1:])[0] if text[1:].strip() else "")
+            options += [file] if file not in launch.options else []
+            parts.append(Part(line, text, PartOutcome.OPTION))
+        elif ">&" not in text and text.lstrip("&12>").strip("\"' ") in behind:
+            reason = "a later line reads it: clusterrun logs --raw RUN > FILE"
+            parts.append(Part(line, text, PartOutcome.UNTRANSLATED, reason))
+        elif _RESULT.match(text) and "2>&1" not in training.command.redirections and not launch.program:
+            results.append(text)
+        else:
+            parts.append(Part(line, text, PartOutcome.NEEDLESS, _IN_LOGS))
+    command = reading.command
+    if results:
+        command = _redirected(command, launch, " ".join(results))
+    of_script = "\n".join(other.text for other in scope.source.statements if other is not statement)
+    for name, input_file in (*launch.options, *options):
+        reads = variables_read([input_file])
+        is_of_job = bool(own & reads) or any(variable.startswith("SLURM_") for variable in reads)
+        if name == "input" and (is_of_job or os.path.basename(input_file) in of_script):
+            # submit would read the file before the script writes it, or before the job has its variables.
+            source = f'"{input_file}"' if "$" in input_file else shlex.quote(input_file)
+            command = _redirected(command, launch, f"< {source}")
+            launch = replace(launch, options=tuple(pair for pair in launch.options if pair[0] != "input"))
+            options = [pair for pair in options if pair[0] != "input"]
+    return replace(
+        reading,
+        command=command,
+        training=replace(training, launch=launch),
+        in_background=reading.in_background or statement.in_background,
+        is_partial=reading.is_partial or is_partial,
+        setup=tuple(setup),
+        options=tuple(options),
+        parts=tuple(parts),
+    )
+
+
+def _redirected(command: tuple[str, ...], launch: LaunchCommand, redirection: str) -> tuple[str, ...]:
+    """Return COMMAND as a shell that redirects its input or output."""
+    is_script = command[0] == "-m" or command[0].endswith(".py")
+    python = (launch.python or "python",) if is_script else ()
+    is_shell = command[:2] == ("bash", "-c")
+    code = command[2] if is_shell else f"exec {shlex.join((*python, *command))}"
+    code = code if code.startswith("exec ") else f"{{ {code}\n}}"
+    return ("bash", "-c", f"{code} {redirection}", *(command[3:] if is_shell else ()))
+
+
+def _command(scope: Scope, launch: LaunchCommand, command: Command) -> tuple[tuple[str, ...], str, str]:
+    """Return COMMAND, and the texts of its words for the script's shell and for that of each rank.
+
+    A shell expands the words that only running the script shows.
+    """
+    shell_words = [word for word in launch.command if word not in ("$@", "$*") or scope.arguments]
+    launcher = _accelerate(launch) if launch.keeps_accelerate else ""
+    sources = command.open_words
+    if not launcher and not any(word in sources for word in (launch.python, *shell_words)):
+        return tuple(shell_words), "", ""
+    # They are the last words of the statement. Only one of two with the same value may be quoted.
+    by_place = [*zip(reversed(command.names), reversed(command.open_texts))]
+    of_words = [sources.get(word, "") for word in shell_words]
+    for index, (word, (name, text)) in enumerate(zip(reversed(shell_words), by_place), 1):
+        if word != name:
+            break
+        of_words[-index] = text
+    texts = [text or shlex.quote(word) for word, text in zip(shell_words, of_words)]
+    evaluated = [
+        text or _with_loops(word, scope.source.constants) for word, text in zip(shell_words, of_words)
+    ]
+    if any(name == "setup" and line.startswith("cd ") for name, line in launch.options):
+        # The script's shell expands it before srun changes the directory.
+        texts = [re.sub(r"\$PWD\b|\$\{PWD\}", "$SLURM_SUBMIT_DIR", text) for text in texts]
+    is_script = bool(shell_words) and (shell_words[0] == "-m" or shell_words[0].endswith(".py"))
+    # A launcher of ranks starts a Python script, whatever its name.
+    is_script = is_script or bool(launch.rank_launcher and shell_words[0] in sources)
+    if is_script and not launcher:
+        launcher = shlex.quote(launch.python or "python")
+        if launch.python in sources:
+            texts, evaluated = [[sources[launch.python], *words] for words in (texts, evaluated)]
+            launcher = ""
+    text = " ".join(texts)
+    code = f"exec {launcher} {text}" if launcher else f"exec {text}"
+    arguments = ("bash", *scope.arguments) if scope.arguments and POSITIONAL.search(code) else ()
+    is_of_ranks = scope.in_ranks and (bool(arguments) or _OF_RANK.search(text) is not None)
+    return ("bash", "-c", code, *arguments), "" if is_of_ranks else " ".join(evaluated), text
+
+
+def _with_loops(word: str, constants: Mapping[str, Constant]) -> str:
+    """Return a word of the command for a setup line, which does not expand the ``{name}`` of a sweep."""
+    names = [name for name in PLACEHOLDER.findall(word) if constants.get(name) == f"{{{name}}}"]
+    if not names:
+        return shlex.quote(word)
+    text = re.sub(r'(["\\$`])', r"\\\1", word)
+    for name in names:
+        text = text.replace(f"{{{name}}}", f"${{{name}}}")
+    return f'"{text}"'
+
+
+def _accelerate(launch: LaunchCommand) -> str:
+    """Return the shell's text that starts accelerate once per node, with the options that only it knows."""
+    shell_words = [word for option in launch.untranslated for word in shlex.split(option)]
+    texts = [
+        word if word.startswith("$") else f'"{word}"' if "$" in word else shlex.quote(word)
+        for word in shell_words
+    ]
+    own_options = " ".join(texts)
+    multi = "" if re.search(r"--(use|config)[_-]", own_options) else " --multi_gpu"
+    program = os.path.join(os.path.dirname(launch.python), "accelerate")
+    return (
+        f"{program} launch {own_options}{multi} --num_machines $NNODES --num_processes "
+        "$((NNODES * NPROC_PER_NODE)) --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR "
+        "--main_process_port $MASTER_PORT"
+    )
+
+
+def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
+    """Yield what becomes of the other commands of the statement that trains."""
+    is_behind = False
+    head = statement.text.partition(training.words[0].text)[0]
+    for command in statement.commands:
+        text = " ".join(word.text for word in command.words)
+        name = command.names[0] if command.names else ""
+        if command is training:
+            is_behind = True
+        elif statement.kind in ("pipeline", "list") and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
+            yield Part(statement.line, text, PartOutcome.NEEDLESS, _IN_LOGS)
+        elif is_behind and name in ("exit", "wait", *PRINTS):
+            yield Part(statement.line, text, PartOutcome.NEEDLESS, END_IS_REPORTED)
+        elif not is_behind and launch_in(command.names) and not is_condition(statement):
+            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, IS_OTHER_RUN)
+        elif not is_behind and (name in PREPARES or statement.kind == "list") and "||" not in head:
+            yield Part(statement.line, text, PartOutcome.SETUP)
+        elif statement.is_plain or statement.kind == "list":
+            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, "it is another command of that line")
+
+
+def _kind(statement: Statement) -> str:
+    """Return the kind of a statement in words."""
+    if is_condition(statement):
+        return "a condition"
+    if statement.block_kind in _LOOPS:
+        return "a loop"
+    return f"a {statement.block_kind.replace('_', ' ')}"
