@@ -37,7 +37,11 @@ def convert_file(path: str, arguments: tuple[str, ...] = ()) -> Conversion:
         raise BadInput(
             f"{path} cannot be read as a batch script", "name a text file, or - for standard input"
         )
-    return convert(text, lambda name: _read(os.path.join(folder, name)) or "", arguments or None, path)
+
+    def read_script(name: str) -> str:
+        return (_read(os.path.join(folder, name)) or "").replace("\r\n", "\n")
+
+    return convert(text, read_script, arguments or None, path)
 
 
 def _read(path: str) -> str | None:
@@ -47,7 +51,7 @@ def _read(path: str) -> str | None:
             return sys.stdin.read(MOST_TEXT)
         if not os.path.isfile(path):
             return None
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:  # DOS line ends are shown
             return file.read(MOST_TEXT)
     except OSError:
         return None

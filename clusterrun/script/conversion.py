@@ -205,6 +205,8 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     ]
     if not shebang.startswith("#!"):
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, NO_SHEBANG))
+    if {"zsh", "ksh"} & set(map(os.path.basename, shebang[2:].split())) and script.reading.setup:
+        all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, "--setup lines run in bash"))
     if shebang.endswith("\r"):
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, DOS_LINES))
     texts = [part.text for part in script.reading.parts]

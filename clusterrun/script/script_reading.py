@@ -258,7 +258,7 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
         )
         of_commands: list[Candidate] = []
         for command in statement.commands:
-            names = command.names
+            names = command.names[command.names[:1] == ("exec",) :]
             if command.program in (*PRINTS, "set"):
                 continue
             launch = launch_in(names, reads_inline=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.script.batch_scripts import PartOutcome
@@ -37,6 +37,11 @@ _OPTIONS_OF_SRUN = re.compile(
 _OF_TASKS = re.compile(r"SLURM_(?:N?TASKS\w*|NPROCS|PROCID|LOCALID|NODEID|STEP\w+|TASK_PID|JOB_?ID|NNODES)")
 
 
+def traps_signal(names: Sequence[str]) -> bool:
+    """Return whether a ``trap`` catches a signal, and not the end of the script alone."""
+    return bool(set(names[2:]) & _SIGNALS_OF_A_TRAP)
+
+
 def of_tasks(names: Iterable[str]) -> list[str]:
     """Return the variables of Slurm among ``names`` whose values may differ in a job of clusterrun."""
     return sorted(name for name in names if name.startswith("SLURM_") and not _OF_JOB.fullmatch(name))
@@ -47,6 +52,7 @@ IS_OTHER_RUN = "it starts ranks or tasks too: submit it as a run of its own, and
 IS_BESIDE = "it runs beside the ranks: start it from the training script, or submit it as a run of its own"
 IS_OF_OTHER_RUN = "it comes before a line that is a run of its own: give it to that run as --setup"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
+IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks: clusterrun help signals"
 QUEUES_JOB = (
     "it queues another job: clusterrun convert that script; --after RUN orders runs, --requeue continues one"
 )
@@ -226,14 +232,14 @@ RULES = (
         "deepspeed's launcher reads that file: give each line of it as --env NAME=VALUE",
     ),
     Rule(
-        lambda facts: facts.name == "trap" and not set(facts.words[2:]) & _SIGNALS_OF_A_TRAP,
+        lambda facts: facts.name == "trap" and not traps_signal(facts.words),
         _UNTRANSLATED,
         "the script's own shell runs it at its end: do it in the training script, or after clusterrun wait",
     ),
     Rule(
         lambda facts: facts.name == "trap",
         _UNTRANSLATED,
-        "a signal to the job reaches the ranks: clusterrun help signals",
+        IS_TRAP_OF_SIGNAL,
     ),
     Rule(
         lambda facts: (

@@ -35,6 +35,7 @@ from clusterrun.script.launch_commands import (
 )
 from clusterrun.script.shell_source import (
     PRINTS,
+    Command,
     Constant,
     ShellSource,
     Statement,
@@ -45,11 +46,13 @@ from clusterrun.script.shell_source import (
 from clusterrun.script.statement_rules import (
     ALLEXPORT,
     IS_BEHIND,
+    IS_TRAP_OF_SIGNAL,
     QUEUES_JOB,
     READS_RESULT,
     Facts,
     of_tasks,
     rule_for,
+    traps_signal,
 )
 
 ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
@@ -121,7 +124,7 @@ def read_before(
             waits=bool(_WAITS.match(statement.text)) and absent is not None and absent < statement.line,
             is_of_other_run=is_before_run
             and bool(statement.commands)
-            and not {command.program for command in statement.commands if command.names} <= PREPARATIONS
+            and not all(_prepares(command) for command in statement.commands if command.names)
             and not statement.sets & needed
             and statement.kind != "function_definition",
         )
@@ -184,6 +187,12 @@ def read_before(
         setup += lines
         parts += own
     return Reading(setup=tuple(setup), requeues=requeues, parts=tuple(parts))
+
+
+def _prepares(command: Command) -> bool:
+    """Return whether a command prepares the shell, as ``eval "$(conda shell.bash hook)"`` does."""
+    is_of_output = command.names[:1] == ("eval",) and command.program.startswith("$(")
+    return is_of_output or command.program in PREPARATIONS
 
 
 def _with_readers(statements: Sequence[Statement]) -> Iterator[tuple[Statement, tuple[Statement, ...]]]:
@@ -335,4 +344,6 @@ def _part_after(statement: Statement) -> Part:
     if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, END_IS_REPORTED)
     reason = QUEUES_JOB if names & {"sbatch", "scontrol"} else IS_BEHIND
+    if any(command.names[:1] == ("trap",) and traps_signal(command.names) for command in statement.commands):
+        reason = IS_TRAP_OF_SIGNAL
     return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)

@@ -74,6 +74,7 @@ _RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails d
 _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
+_IS_COMPUTED = "--{} reads a variable of the script: write its value into the line"
 _IN_LOGS = "clusterrun logs shows the output"
 
 
@@ -277,11 +278,16 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
     else:
         command, text, text_in_ranks = _command(scope, launch, training.command)
         is_script = command[:1] == ("-m",) or "".join(command[:1]).endswith(".py")
+        python = launch.python
+        if "/" in python and re.match(r"[\w.]", python):
+            python = os.path.join(_folder_at(scope, statement), python)
+            if "$" in python:
+                parts.append(Part(line, python, PartOutcome.UNTRANSLATED, _IS_COMPUTED.format("python")))
         reading = Reading(
             command=command,
             text=text,
             text_in_ranks=text_in_ranks,
-            options=(("python", launch.python),) if launch.python and is_script else (),
+            options=(("python", python),) if python and is_script else (),
             parts=(*_around(statement, None), *parts),
         )
     parts, setup, options = list(reading.parts), list(reading.setup), list(reading.options)
@@ -292,8 +298,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
     for name, value in launch.options:
         is_computed = bool(own & variables_read([value])) or COMPUTED.search(value)
         if name not in ("setup", "input") and is_computed:
-            reason = f"--{name} reads a variable of the script: write its value into the line"
-            parts.append(Part(line, value, PartOutcome.UNTRANSLATED, reason))
+            parts.append(Part(line, value, PartOutcome.UNTRANSLATED, _IS_COMPUTED.format(name)))
     is_partial = not statement.is_plain and (statement.kind != "list" or is_condition(statement))
     if is_partial:
         reason = f"the command is in {_kind(statement)}, which is not in the line"
@@ -348,6 +353,17 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
         options=tuple(options),
         parts=tuple(parts),
     )
+
+
+def _folder_at(scope: Scope, statement: Statement) -> str:
+    """Return the folder to which the script has changed before a statement; '' for that of submit."""
+    folder = ""
+    for other in scope.source.statements:
+        names = other.commands[0].names if len(other.commands) == 1 else ()
+        if names[:1] == ("cd",) and len(names) == 2 and other.line < statement.line:
+            is_of_submit = names[1].strip("${}") == "SLURM_SUBMIT_DIR"
+            folder = "" if is_of_submit else os.path.join(folder, names[1])
+    return folder
 
 
 def _redirected(command: tuple[str, ...], launch: LaunchCommand, redirection: str) -> tuple[str, ...]:

@@ -55,6 +55,16 @@ def test_the_written_configuration_applies_to_the_short_line(
     assert options["partition"]["origin"].startswith(str(folder / "clusterrun.toml"))
 
 
+def test_dos_line_ends_are_named_and_the_line_has_none(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "dos.sbatch").write_bytes(b"#!/bin/bash\r\n#SBATCH -N 2\r\nbash run.sh\r\n")
+    (folder / "run.sh").write_bytes(b"module load a\r\nsrun python train.py\r\n")
+    assert main(["convert", "dos.sbatch"]) == 0
+    printed = capsys.readouterr()
+    assert "DOS line ends" in printed.err and "\r" not in printed.out
+
+
 def test_an_existing_configuration_is_not_overwritten(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

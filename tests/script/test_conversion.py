@@ -1156,3 +1156,46 @@ def test_the_address_that_a_step_of_srun_finds_for_torchrun_is_not_needed() -> N
     assert typed(conversion) == "submit --nodes 2 --gpus 4 train.py"
     prepared = converted(f"ip=$(srun -N1 -n1 ./prepare)\n{launch}")
     assert "srun -N1 -n1 ./prepare" in typed(prepared)
+
+
+@pytest.mark.parametrize(
+    ("lines", "python"),
+    [
+        ("cd /data/x\nenvs/a/bin/python fit.py", "/data/x/envs/a/bin/python"),
+        ("cd $SLURM_SUBMIT_DIR\n../a/bin/python fit.py", "../a/bin/python"),
+        ("cd sub\ncd b\na/bin/python fit.py", "sub/b/a/bin/python"),
+    ],
+)
+def test_a_relative_interpreter_is_that_of_the_folder_to_which_the_script_has_changed(
+    lines: str, python: str
+) -> None:
+    assert dict(converted(lines).options)["python"] == python
+
+
+def test_an_interpreter_in_a_folder_that_only_the_script_knows_is_named() -> None:
+    conversion = converted("cd $(pick)\na/bin/python fit.py")
+    assert any("a/bin/python" in part.text for part in conversion.untranslated)
+
+
+def test_each_run_of_a_script_has_the_hook_of_conda() -> None:
+    conversion = converted(
+        'eval "$(conda shell.bash hook)"\nconda activate a\npython fit.py 1\npython fit.py 2'
+    )
+    setups = [" ".join(value for name, value in run.options if name == "setup") for run in conversion.runs]
+    assert ["shell.bash hook" in setup for setup in setups] == [True, True]
+
+
+def test_a_trap_behind_the_command_is_no_run_after_it() -> None:
+    trap = "trap 'kill -USR1 $P' USR1"
+    conversion = converted(f"python fit.py &\nP=$!\n{trap}\nwait $P")
+    assert ["reaches the ranks" in part.reason for part in conversion.untranslated] == [True]
+
+
+def test_exec_of_an_interpreter_in_a_variable_is_the_command() -> None:
+    conversion = converted('exec "${PYTHON:-python3}" fit.py --a 1')
+    assert "fit.py" in " ".join(conversion.command + tuple(value for _, value in conversion.options))
+
+
+def test_a_shell_that_setup_lines_do_not_run_in_is_named() -> None:
+    conversion = convert("#!/bin/zsh\nsource ~/.zshrc\npython fit.py\n", lambda path: "")
+    assert any("run in bash" in part.reason for part in conversion.parts)
