@@ -44,33 +44,7 @@ _TASKS = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*)")
 _CANCELLED = re.compile(
     r"\*\*\* (JOB|STEP) \S+ ON (\S+) CANCELLED AT \S+(?: DUE TO (.*?))?,? *(?:SEE SLURMCTLD.*)?\*\*\*"
 )
-_OOM = re.compile(
-    r"(?i)slurmstepd\S*: error: Detected \d+ oom[-_]kill event|exceeded (?:job|step) memory limit"
-)
-_WALLTIME = re.compile(r"PBS: job killed: walltime")
-_NODE_FAILURE = re.compile(r"(?:srun|salloc): error: Node failure on (\S+)")
-_NO_STEP = re.compile(
-    r"^srun: (?:fatal: |error: (?=Unable to (?:create step|confirm allocation|allocate resources)|Invalid "
-    r"|task \d+ launch failed))"
-    r"(.*)"
-)
-_NO_LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node ([^\s:]+): (.*)")
-_LATE_LAUNCH = re.compile(r"^srun: error: (timeout waiting for task launch.*)")
-_NO_SSH = re.compile(r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)(?: port \d+)?: (.*)")
-_NO_SCRATCH = re.compile(r"slurmstepd\S*: error: (container_[pg]_\w+.*)")
-_EXECVE = re.compile(r"slurmstepd\S*: error: execve\(\): (.*)")
 _CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
-# apptainer and singularity fill the level of a message up to nine characters.
-_IMAGE = re.compile(r"^FATAL:   (\S.*)")
-_SHELL = re.compile(
-    r"^\S*(?:slurm_script: line \d+: (?P<error>\S+: .+|syntax error.*)"
-    r"|(?:slurm_script|bash|sh)\S*: (?:line )?\d+: "
-    r"(?P<missing>\S+: (?:command not found|not found|No such file or directory|Permission denied)))$"
-)
-_SHELL_KILLED = re.compile(
-    r"line \d+: +\d+ (Killed|Segmentation fault|Aborted|Bus error|Illegal instruction"
-    r"|Floating point exception|Trace/breakpoint trap)\b"
-)
 # The command in that line is always that of the last rank, whichever rank failed.
 _DEEPSPEED = re.compile(r"sigkill_handler\] .* exits with return code = (-?\d+)")
 _COMPOSER = re.compile(
@@ -79,12 +53,9 @@ _COMPOSER = re.compile(
 # horovodrun with gloo: a shell's code, which is above 128 for a program that a signal ended.
 _HOROVOD = re.compile(r"^Process (\d+) exit with status code (\d+)\.")
 _MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on (signal \d+ \(.*?\))")
-_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+)")
 # Intel MPI and MPICH: the rank on one line, its end on the next.
 _HYDRA_RANK = re.compile(r"^=\s+(?:RANK (\d+) )?PID (\d+) RUNNING AT (\S+)")
 _HYDRA_END = re.compile(r"^=\s+(?:KILLED BY SIGNAL: (\d+ \(.*\))|EXIT (?:CODE|STATUS): (\d+))")
-# Handlers of programs that Slurm preempts or ends.
-_HANDLED = re.compile(r"Caught signal \S+ on (\S+): this job is (preempted|timed-out)")
 _JAX = re.compile(
     r"/job:\w+/replica:\d+/task:(\d+) has been set to ERROR in coordination service: \w+: (.*?\.)"
 )
@@ -139,6 +110,88 @@ _WORDS = {
     EndKind.NODE: "a node of the job failed",
     EndKind.REQUEUED: "the job was requeued: it starts again",
 }
+# Lines that name a kind of end by themselves: the pattern, the kind, and what happened.
+_ROWS = tuple(
+    (re.compile(pattern), kind, words)
+    for pattern, kind, words in (
+        (r"PBS: job killed: walltime", EndKind.TIME_LIMIT, "the scheduler ended the job at its time limit"),
+        (
+            r"(?i)slurmstepd\S*: error: Detected \d+ oom[-_]kill event|exceeded (?:job|step) memory limit",
+            EndKind.MEMORY,
+            "Slurm killed a process because memory ran out",
+        ),
+        (r"(?:srun|salloc): error: Node failure on (?P<node>\S+)", EndKind.NODE, "node {node} failed"),
+        (
+            r"^srun: error: Task launch for \S+ failed on node (?P<node>[^\s:]+): (?P<why>.*)",
+            EndKind.NODE,
+            "node {node} could not start its tasks: {why}",
+        ),
+        (
+            r"^srun: error: (?P<why>timeout waiting for task launch.*)",
+            EndKind.NODE,
+            "a node did not start its tasks: {why}",
+        ),
+        (
+            r"ssh: (?:connect to host|Could not resolve hostname) (?P<node>[^\s:]+)(?: port \d+)?: "
+            r"(?P<why>.*)",
+            EndKind.NODE,
+            "node {node} cannot be reached by ssh: {why}",
+        ),
+        (
+            r"^srun: (?:fatal: |error: (?=Unable to (?:create step|confirm allocation|allocate resources)"
+            r"|Invalid |task \d+ launch failed))(?P<why>.*)",
+            EndKind.START,
+            "srun could not start the ranks: {why}",
+        ),
+        # Slurm's own copy of the batch script.
+        (
+            r"slurmstepd\S*: error: execve\(\): (?P<why>.*/slurm_script:.*)",
+            EndKind.NODE,
+            "a node lost the script of the job: {why}",
+        ),
+        (
+            r"slurmstepd\S*: error: execve\(\): (?P<why>.*)",
+            EndKind.START,
+            "the command could not be started: {why}",
+        ),
+        (
+            r"slurmstepd\S*: error: (?P<why>container_[pg]_\w+.*)",
+            EndKind.NODE,
+            "a node could not prepare the job's own /tmp: {why}",
+        ),
+        # apptainer and singularity fill the level of a message up to nine characters.
+        (r"^FATAL:   (?P<why>\S.*)", EndKind.CONTAINER, "the container could not be started: {why}"),
+        (
+            r"^\S*slurm_script: line \d+: (?P<why>\S+: .+|syntax error.*)$",
+            EndKind.START,
+            "the batch script failed: {why}",
+        ),
+        (
+            r"^\S*(?:slurm_script|bash|sh)\S*: (?:line )?\d+: "
+            r"(?P<why>\S+: (?:command not found|not found|No such file or directory|Permission denied))$",
+            EndKind.START,
+            "the batch script failed: {why}",
+        ),
+        (
+            r"line \d+: +\d+ (?P<why>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction"
+            r"|Floating point exception|Trace/breakpoint trap)\b",
+            EndKind.SIGNAL,
+            "a program of the batch script ended: {why}",
+        ),
+        # Handlers of programs that Slurm preempts or ends.
+        (
+            r"Caught signal \S+ on (?P<node>\S+): this job is preempted",
+            EndKind.PREEMPTED,
+            _WORDS[EndKind.PREEMPTED],
+        ),
+        (
+            r"Caught signal \S+ on (?P<node>\S+): this job is timed-out",
+            EndKind.TIME_LIMIT,
+            _WORDS[EndKind.TIME_LIMIT],
+        ),
+        (r"MPI_ABORT was invoked on rank (?P<rank>\d+)", EndKind.EXIT, "called MPI_Abort"),
+    )
+)
 
 
 def _of_shell(code: int) -> int:
@@ -222,42 +275,12 @@ class EndLines:
             self._is_terminating = True
             return None
         if match := _CANCELLED.search(text):
-            self._is_terminating = True
-            cause = (match[3] or "").rstrip(", ")
-            kind = next(
-                (kind for word, kind in _REASONS.items() if cause.startswith(word)), EndKind.CANCELLED
-            )
-            # scancel prints a line of the step and one of the job. Its signal may reach a launcher before.
-            of_cancel = {EndKind.CANCELLED, EndKind.OUTSIDE} if match[1] == "JOB" else {EndKind.CANCELLED}
-            earlier = {end.kind for end in self.ends if end.kind is not EndKind.ENDED_BY_OTHERS}
-            if kind is EndKind.CANCELLED and earlier - of_cancel:
-                kind = EndKind.ENDED_BY_OTHERS
-            # A failed rank ends a step, and never the job.
-            is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"
-            self._is_job_ended = self._is_job_ended or kind in _WORDS or is_first
-            return EndLine(kind, _WORDS.get(kind, "the job was cancelled (scancel)"), line)
-        if _WALLTIME.search(text):
-            return EndLine(EndKind.TIME_LIMIT, "the scheduler ended the job at its time limit", line)
-        if _OOM.search(text):
-            return EndLine(EndKind.MEMORY, "Slurm killed a process because memory ran out", line)
-        if match := _NODE_FAILURE.search(text):
-            return EndLine(EndKind.NODE, f"node {match[1]} failed", line, node=match[1])
-        if match := _NO_LAUNCH.match(line):
-            message = f"node {match[1]} could not start its tasks: {match[2]}"
-            return EndLine(EndKind.NODE, message, line, node=match[1])
-        if match := _LATE_LAUNCH.match(line):
-            return EndLine(EndKind.NODE, f"a node did not start its tasks: {match[1]}", line)
-        if match := _NO_SSH.search(line):
-            message = f"node {match[1]} cannot be reached by ssh: {match[2]}"
-            return EndLine(EndKind.NODE, message, line, node=match[1])
-        if match := _NO_STEP.match(line):
-            return EndLine(EndKind.START, f"srun could not start the ranks: {match[1]}", line)
-        if match := _EXECVE.search(text):
-            if "/slurm_script:" in match[1]:  # Slurm's own copy of the batch script
-                return EndLine(EndKind.NODE, f"a node lost the script of the job: {match[1]}", line)
-            return EndLine(EndKind.START, f"the command could not be started: {match[1]}", line)
-        if match := _NO_SCRATCH.search(text):
-            return EndLine(EndKind.NODE, f"a node could not prepare the job's own /tmp: {match[1]}", line)
+            return self._of_cancel(match, line)
+        for pattern, kind, words in _ROWS:
+            if match := pattern.search(line):
+                groups = match.groupdict()
+                ranks = (int(groups["rank"]),) if groups.get("rank") else ()
+                return EndLine(kind, words.format(**groups), line, ranks, groups.get("node", ""))
         if match := _CONTAINER.search(text):
             self._container.append(match[1])
             inner = [message.strip() for message in self._container if message.startswith("  ")]
@@ -275,17 +298,6 @@ class EndLines:
             self._is_terminating = True
             message = "srun was interrupted (Ctrl-C, or a signal from outside), and ended its ranks"
             return EndLine(EndKind.OUTSIDE, message, line)
-        if match := _IMAGE.match(line):
-            return EndLine(EndKind.CONTAINER, f"the container could not be started: {match[1]}", line)
-        if match := _SHELL.match(line):
-            return EndLine(
-                EndKind.START, f"the batch script failed: {match['error'] or match['missing']}", line
-            )
-        if match := _SHELL_KILLED.search(text):
-            return EndLine(EndKind.SIGNAL, f"a program of the batch script ended: {match[1]}", line)
-        if match := _HANDLED.search(text):
-            kind = EndKind.PREEMPTED if match[2] == "preempted" else EndKind.TIME_LIMIT
-            return EndLine(kind, _WORDS[kind], line, node=match[1])
         if match := _DEEPSPEED.search(text):
             self._tasks_are_launchers = True
             code = int(match[1])
@@ -294,6 +306,9 @@ class EndLines:
         if "torch.multiprocessing.spawn.Process" in text:
             self._tasks_are_launchers = True
             return None
+        if match := _JAX.search(text):
+            rank = int(match[1])
+            return EndLine(EndKind.EXIT, f"is lost to jax: {match[2]}", line, (rank,), is_report=True)
         if match := _COMPOSER.search(text) or _HOROVOD.match(line):
             rank, code = int(match[1]), int(match[2])
             code = _of_shell(code)
@@ -302,11 +317,6 @@ class EndLines:
             return EndLine(kind, code_in_words(code), line, (rank,), is_report=True)
         if match := _MPI_SIGNAL.search(text):
             return _by_signal(match, line)
-        if match := _JAX.search(text):
-            rank = int(match[1])
-            return EndLine(EndKind.EXIT, f"is lost to jax: {match[2]}", line, (rank,), is_report=True)
-        if match := _MPI_ABORT.search(text):
-            return EndLine(EndKind.EXIT, "called MPI_Abort", line, (int(match[1]),))
         if match := _HYDRA_RANK.match(line):
             self._mpi_rank, self._mpi_node = int(match[1] or -1), match[3]
             self._mpi_process = "" if match[1] else f"process {match[2]} "
@@ -345,6 +355,21 @@ class EndLines:
             return None
         first = message.partition("Either ")[0][:MOST_MESSAGE].strip()
         return EndLine(EndKind.START, f"mpirun could not start the ranks: {first}", message[:MOST_MESSAGE])
+
+    def _of_cancel(self, match: re.Match[str], line: str) -> EndLine:
+        """Return the end of a job or step that Slurm has cancelled."""
+        self._is_terminating = True
+        cause = (match[3] or "").rstrip(", ")
+        kind = next((kind for word, kind in _REASONS.items() if cause.startswith(word)), EndKind.CANCELLED)
+        # scancel prints a line of the step and one of the job. Its signal may reach a launcher before.
+        of_cancel = {EndKind.CANCELLED, EndKind.OUTSIDE} if match[1] == "JOB" else {EndKind.CANCELLED}
+        earlier = {end.kind for end in self.ends if end.kind is not EndKind.ENDED_BY_OTHERS}
+        if kind is EndKind.CANCELLED and earlier - of_cancel:
+            kind = EndKind.ENDED_BY_OTHERS
+        # A failed rank ends a step, and never the job.
+        is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"
+        self._is_job_ended = self._is_job_ended or kind in _WORDS or is_first
+        return EndLine(kind, _WORDS.get(kind, "the job was cancelled (scancel)"), line)
 
     def _of_tasks(self, tasks: re.Match[str], line: str) -> EndLine:
         node, ranks, what = tasks[1], _ranks(tasks[2]), tasks[3].strip()
