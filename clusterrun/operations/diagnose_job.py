@@ -12,10 +12,11 @@ from clusterrun.atomic_file import write_whole
 from clusterrun.diagnosis.decide import Judgement
 from clusterrun.diagnosis.job_looks import JobLook
 from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.diagnose_log import failure_in_output
 from clusterrun.operations.job_step import (
     check_live,
     input_argv,
@@ -65,6 +66,9 @@ def diagnose_job(
     if grown > 0 and not diagnosis.culprits:
         growth = f"{job.output} grew by {grown} bytes within {clock.monotonic() - began:.0f} s"
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, growth))
+    if diagnosis.verdict is not Verdict.NOTHING and (failure := failure_in_output(context, job)):
+        evidence = (f"{job.output} tells of a failure: {failure}", *diagnosis.evidence)
+        diagnosis = replace(diagnosis, evidence=evidence)
 
     # The commands of a diagnosis name no run: name the job in them, and the file of its output.
     def named(text: str) -> str:

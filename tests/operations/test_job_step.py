@@ -215,6 +215,23 @@ def test_nodes_without_an_answer_are_reported_with_sruns_message(
     )
 
 
+def test_a_failure_in_the_output_of_a_job_that_hangs_is_evidence(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = replace(JOB, output=str(tmp_path / "slurm-7.out"), nodelist="n1")
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "fit.py", line 9, in <module>',
+        "ValueError: no label",
+    )
+    (tmp_path / "slurm-7.out").write_text("\n".join(lines) + "\n")
+    out = "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4)))
+    answer = system.Completed(("srun",), 0, out, "", 1.0)
+    monkeypatch.setattr(system, "run", lambda *arguments, **options: answer)
+    diagnosis = diagnosing.diagnose_job(context(tmp_path), job, 40.0)
+    assert "ValueError: no label, at fit.py:9" in diagnosis.evidence[0]
+
+
 def test_an_output_that_grows_during_the_looks_is_evidence(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
