@@ -588,6 +588,11 @@ ROWS: tuple[KnownError, ...] = (
         "ask for more with --gpus N, or make the script run with what it has",
         Verdict.ALONE,
     ),
+    KnownError(
+        r"Unable to create step.*(?:More processors requested|Requested node configuration)",
+        "a step of srun asks for more tasks, CPUs or memory than its job has",
+        "compare --ntasks, --cpus-per-task and --mem of srun with the #SBATCH lines; scontrol show job JOB",
+    ),
     # --- processes of this rank's own ---
     KnownError(
         r"ChildFailedError|SignalException: Process \d+ got signal"

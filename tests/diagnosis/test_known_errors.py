@@ -78,6 +78,11 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         ),
         ("RuntimeError: No HIP GPUs are available", Verdict.CRASHED, "sees no GPU"),
         (
+            "srun: error: Unable to create step for job 6: More processors requested than permitted",
+            Verdict.CRASHED,
+            "than its job has",
+        ),
+        (
             "NCCL WARN NET/IB: Got completion from peer 10.0.0.1<5> with status=IBV_WC_RETRY_EXC_ERR(12) "
             "opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send hca mlx5_5",
             Verdict.LINK,
