@@ -26,6 +26,7 @@ def convert_file(path: str, arguments: tuple[str, ...] = ()) -> Conversion:
     """
     try:
         from clusterrun.script.conversion import convert
+        from clusterrun.script.statement_rules import NEEDS_ARGUMENTS, QUEUES_JOB
     except ImportError as error:
         raise BadInput(
             f"the parser for shell scripts is not installed ({error.name})",
@@ -41,7 +42,14 @@ def convert_file(path: str, arguments: tuple[str, ...] = ()) -> Conversion:
     def read_script(name: str) -> str:
         return (_read(os.path.join(folder, name)) or "").replace("\r\n", "\n")
 
-    return convert(text, read_script, arguments or None, path)
+    conversion = convert(text, read_script, arguments or None, path)
+    reasons = {part.reason for part in conversion.untranslated} - {NEEDS_ARGUMENTS}
+    if not conversion.command and reasons == {QUEUES_JOB}:
+        raise BadInput(
+            f"{path} trains nothing itself: it queues other jobs",
+            "clusterrun convert each script that it gives to sbatch; --after RUN replaces --dependency",
+        )
+    return conversion
 
 
 def _read(path: str) -> str | None:

@@ -44,6 +44,7 @@ from clusterrun.script.shell_source import (
     ShellSource,
     Statement,
 )
+from clusterrun.script.statement_rules import NEEDS_ARGUMENTS
 from clusterrun.script.statements_beside import parts_after, read_before, setup_word
 from clusterrun.script.training_statement import (
     block_reading,
@@ -72,7 +73,6 @@ LOGIN = (
 _TRAINS = re.compile(r"(?i)train|tun(?:e|ing)")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
-_NEEDS_ARGUMENTS = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
 _IS_SKIPPED = "it does not run: its condition is false with the values and resources of this file"
 # In the place of the line of a command: all commands are in one run.
 ONE_RUN = -1
@@ -164,11 +164,11 @@ def _read(scope: Scope) -> Reading:
         text = _QUOTED_DOCUMENT.sub("", statement.text)
         if not is_function and not is_inner and POSITIONAL.search(text):
             text = statement.text.partition("\n")[0]
-            parts.append(Part(statement.line, text, PartOutcome.UNTRANSLATED, _NEEDS_ARGUMENTS))
+            parts.append(Part(statement.line, text, PartOutcome.UNTRANSLATED, NEEDS_ARGUMENTS))
     for skipped in scope.source.skipped:
         outcome, reason = PartOutcome.NEEDLESS, _IS_SKIPPED
         if skipped.reads_arguments:
-            outcome, reason = PartOutcome.UNTRANSLATED, _NEEDS_ARGUMENTS
+            outcome, reason = PartOutcome.UNTRANSLATED, NEEDS_ARGUMENTS
         parts.append(Part(skipped.line, skipped.text, outcome, reason))
     requeues = before.requeues or of_training.requeues
     return replace(of_training, setup=setup, requeues=requeues, parts=tuple(parts), runs=runs)

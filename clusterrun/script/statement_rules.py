@@ -56,6 +56,7 @@ IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks: clusterrun help sign
 QUEUES_JOB = (
     "it queues another job: clusterrun convert that script; --after RUN orders runs, --requeue continues one"
 )
+NEEDS_ARGUMENTS = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
 OF_OTHER_RUNS = (IS_OTHER_RUN, IS_BESIDE, IS_OF_OTHER_RUN, IS_BEHIND)
 
 

@@ -78,3 +78,21 @@ def test_an_existing_configuration_is_not_overwritten(
 def test_a_file_that_cannot_be_read_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", name]) == 2
     assert name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'J=$(sbatch --parsable prep.sh "$1")\nsbatch --dependency=afterok:$J train.sh "$1"',
+        "for lr in 1 2; do\n sbatch train.sh $lr\ndone",
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--json"], ["--write"]])
+def test_a_script_that_only_queues_jobs_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], script: str, options: list[str]
+) -> None:
+    (folder / "pipeline.sh").write_text(f"#!/bin/bash\n{script}\n")
+    assert main(["convert", *options, "pipeline.sh"]) == 2
+    printed = capsys.readouterr()
+    assert not printed.out and "COMMAND" not in printed.err
+    assert printed.err.count("--after") == 1 and not (folder / "clusterrun.toml").exists()
