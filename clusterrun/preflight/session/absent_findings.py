@@ -56,7 +56,7 @@ _REMEDIES = (
     ("connection refused", False, _INCOMING),
     ("node failure", False, _INCOMING),
 )
-_ONE_WITNESS = "does Slurm reach {0}? sinfo -N -l -n {0}; a third node can decide: --spares 1"
+_ONE_WITNESS = "is {0} up? sinfo -N -l -n {0}; {1}; a third node can decide: --spares 1"
 _AND_NAME = "; is that its address? getent hosts {0}, scontrol show node {0}"
 _PARTLY = (
     "do its routes or a firewall keep it from {}? ip route get ADDRESS there, iptables -S, nft list ruleset"
@@ -179,20 +179,19 @@ def _of_single(
         remedy = f"let another node be the first; or {remedy_of_absence(node.absent, bool(answered))}"
         explanation.explain_gone(node.node, Grade.UNDETERMINED, message, remedy)
         return
-    if not answered:
-        if unanswered == (HOST,):
-            message += f"; only {host} tried to reach it, so the connection between them may be at fault too"
-            grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL
-            explanation.explain_gone(node.node, grade, message, _ONE_WITNESS.format(node.name))
+    if not answered and (unanswered != (HOST,) or node.is_excused):
         return
     # An agent joins over its link to the coordinator's node. Several broken links are less likely.
-    if unanswered == (HOST,) and not node.listens:
+    if unanswered == (HOST,) and not (answered and node.listens):
         message += ": it was not examined"
         explanation.explain_gone(node.node, Grade.UNDETERMINED, message, "mend the link, then check again")
         message = (
             "no answer, though others get one; no agent could join over it, so the direction is not known"
         )
         remedy = _REMEDY.format(host, node.name)
+        if not answered:
+            message = f"{node.name} does not answer {host}, and no other node tried: either may be at fault"
+            remedy = _ONE_WITNESS.format(node.name, remedy)
         explanation.add_links([LinkReport(host, node.name, "both", Grade.FAIL, message, remedy)])
         return
     trouble = state.dials.between(HOST, node.node) if unanswered == (HOST,) else None

@@ -17,6 +17,7 @@ from clusterrun.preflight.observations import EarlierLink, NodeGone, PortSweep, 
 from clusterrun.preflight.session import network_phase, report, session
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.session import Session, SessionNode
+from clusterrun.reports.text_report import headline
 from tests.preflight.simulated import PORTS, START, Cluster, Faults, bad_links, blamed, examined, name, orders
 
 LOOPBACK = "127.0.1.1"
@@ -643,10 +644,17 @@ def test_the_first_of_two_nodes_is_not_blamed_for_one_others_failure() -> None:
         assert examined(orders(2), Faults(agentless={1}, **more)).report.nodes[0].verdict is Grade.PASS
 
 
-def test_a_node_that_only_the_first_node_failed_to_reach_is_reported_with_that_node() -> None:
-    report = examined(orders(2), Faults(absent={1}, why=UNREACHED)).report
-    (result,) = report.nodes[1].findings
-    assert (result.verdict, "n0000" in result.message) == (Grade.FAIL, True)
+@pytest.mark.parametrize("faults", [{"absent": {1}}, {"agentless": {1}, "cut": {(0, 1)}}])
+def test_the_link_of_two_nodes_is_named_if_only_the_first_node_tried(faults) -> None:
+    """Nothing shows which end is at fault, or whether packets get lost one way or both."""
+    report = examined(orders(2), Faults(why=UNREACHED, **faults)).report
+    assert [node.verdict for node in report.nodes] == [Grade.PASS, Grade.UNDETERMINED]
+    assert report.verdict is Grade.FAIL
+    (link_report,) = report.links
+    assert (link_report.ends, link_report.verdict) == ("n0000 - n0001", Grade.FAIL)
+    assert "--spares 1" in link_report.remedy
+    assert "unfit" not in headline(report)
+    assert "the link n0000 - n0001 is broken" in headline(report)
 
 
 def test_a_setting_of_the_user_is_not_changed() -> None:
