@@ -125,9 +125,13 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     """
     names = context.client().output_files(job)
     paths = [path for name in names for path in ([name] if os.path.isfile(name) else sorted(glob.glob(name)))]
-    # Its number is in the names of files that its steps wrote. A small number is in other names too, of files
-    # that are older than the job, or were still written after its end.
-    number = re.compile(rf"(?<!\d)(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)")
+    # Its number is in the names of files that its steps wrote: behind its name, or as the last number that
+    # follows no letter. A small number is in other names too, of files that are older than the job, or were
+    # still written after its end.
+    number = rf"(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)"
+    belongs = re.compile(
+        rf"^(?:slurm|{re.escape(job.name)})?[-_.]?{number}|(?<!\d){number}(?!.*(?<![A-Za-z\d])\d)"
+    )
     paths_of_steps: list[str] = []
     folders = [os.path.dirname(path) for path in paths or names]
     if not paths:
@@ -136,7 +140,7 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
         folders += sorted(path for path in near if _LOG_FOLDER.search(os.path.basename(path[:-1])))
     for folder in dict.fromkeys(folders):
         with suppress(OSError):
-            listed = sorted(name for name in os.listdir(folder) if number.search(name))
+            listed = sorted(name for name in os.listdir(folder) if belongs.search(name))
             paths_of_steps += [os.path.join(folder, name) for name in listed if _LOG_NAME.search(name)]
     written: list[str] = []
     for path in paths_of_steps[:MOST_FILES]:

@@ -351,6 +351,30 @@ def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> Non
     assert (diagnosis.verdict, diagnosis.remedy) == (Verdict.NOTHING, "")
 
 
+@pytest.mark.parametrize(
+    ("name", "is_own"),
+    [
+        ("mpi-exit7-9.out", False),
+        ("lr-7-9.out", False),
+        ("epoch7.log", True),
+        ("mine-7-0.out", True),
+        ("7_0_log.err", True),
+        ("slurm-7.0.out", True),
+        ("lr-9-7.out", True),
+        ("eval-7-rank3-n0002.log", True),
+        ("lr-17.out", False),
+    ],
+)
+def test_the_number_of_a_job_is_the_last_one_in_the_name_of_a_file_or_follows_its_name(
+    tmp_path: Any, name: str, is_own: bool
+) -> None:
+    own = tmp_path / "out"
+    own.write_text("fine\n")
+    (tmp_path / name).write_text("srun: error: n2: task 1: Exited with exit code 2\n")
+    diagnosis = diagnose_ended_job(context(tmp_path), replace(JOB, word="FAILED", output=str(own)))
+    assert (name in diagnosis.evidence[-1]) is is_own
+
+
 @pytest.mark.parametrize("folder", ["", "logs"])
 def test_the_output_of_an_ended_job_is_found_by_its_number_if_slurm_forgot_its_name(
     tmp_path: Any, folder: str
