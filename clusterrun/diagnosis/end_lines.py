@@ -61,8 +61,8 @@ _JAX = re.compile(
 )
 # torchrun and srun, when a person, a closed terminal or a scheduler ends them.
 _DEATH_SIGNAL = re.compile(r"Received (?:Signals\.)?(\w+) death signal|closing signal (SIGINT|SIGHUP)\b")
-# torchrun speaks of the ranks that it has started.
-_OF_TORCHRUN = re.compile(r"elastic[./]multiprocessing[./]api\b")
+# torchrun speaks of the ranks that it has started, or failed itself before it could start them.
+_OF_TORCHRUN = re.compile(r"elastic[./]multiprocessing[./]api\b|/torch/distributed/(?:run|launcher/api)\.py")
 _INTERRUPTED = re.compile(r"^srun: (?:forcing job termination|interrupt \()")
 # The words of any program on the end of another process: a code or a signal behind a verb.
 _ENDED_WITH = re.compile(
@@ -110,6 +110,7 @@ _WORDS = {
     EndKind.NODE: "a node of the job failed",
     EndKind.REQUEUED: "the job was requeued: it starts again",
 }
+OF_SCRIPT = "the batch script failed"
 # Lines that name a kind of end by themselves: the pattern, the kind, and what happened.
 _ROWS = tuple(
     (re.compile(pattern), kind, words)
@@ -130,6 +131,13 @@ _ROWS = tuple(
             r"^srun: error: (?P<why>timeout waiting for task launch.*)",
             EndKind.NODE,
             "a node did not start its tasks: {why}",
+        ),
+        # slurmstepd sends it to srun, which still waits.
+        (
+            r"slurmstepd-(?P<node>\S+): error: Failed to send MESSAGE_\w+: "
+            r"(?P<why>Connection timed out|No route to host)",
+            EndKind.NODE,
+            "node {node} could not reach the node of srun: {why}",
         ),
         (
             r"ssh: (?:connect to host|Could not resolve hostname) (?P<node>[^\s:]+)(?: port \d+)?: "
@@ -164,13 +172,13 @@ _ROWS = tuple(
         (
             r"^\S*slurm_script: line \d+: (?P<why>\S+: .+|syntax error.*)$",
             EndKind.START,
-            "the batch script failed: {why}",
+            f"{OF_SCRIPT}: {{why}}",
         ),
         (
             r"^\S*(?:slurm_script|bash|sh)\S*: (?:line )?\d+: "
             r"(?P<why>\S+: (?:command not found|not found|No such file or directory|Permission denied))$",
             EndKind.START,
-            "the batch script failed: {why}",
+            f"{OF_SCRIPT}: {{why}}",
         ),
         (
             r"line \d+: +\d+ (?P<why>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction"

@@ -90,6 +90,12 @@ GPU_MEMORY = KnownError(
 )
 
 # NCCL does not say why, unless NCCL_DEBUG is set.
+PART_ENDED = KnownError(
+    r"^_?queue\.Empty\b|\bBrokenBarrierError\b",
+    "another thread or process of this rank had ended",
+    "look at what that thread or process printed: this one only waited for it",
+    consequence=True,
+)
 NCCL_FAILED = KnownError(
     r"unhandled (?:system|cuda) error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError"
     r"|Error while (?:creating|attaching to) shared memory segment",
@@ -601,12 +607,7 @@ ROWS: tuple[KnownError, ...] = (
         "look at what that process printed: this one only noticed",
         consequence=True,
     ),
-    KnownError(
-        r"^_?queue\.Empty\b|\bBrokenBarrierError\b",
-        "another thread or process of this rank had ended",
-        "look at what that thread or process printed: this one only waited for it",
-        consequence=True,
-    ),
+    PART_ENDED,
     KnownError(
         r"DataLoader worker \(pid.*(?:exited unexpectedly|is killed by signal: Terminated)",
         "a worker of the data-loader ended before",

@@ -86,6 +86,8 @@ class LogProcess:
     def hear(self, text: str, place: LogPlace, logger: str) -> None:
         """Read one line, without what ``logger`` wrote in front of it."""
         before = self.listener.errors[-1:]
+        # The line of source below a frame may contain the name of a step.
+        is_source = 'File "' in self.last_line
         self.lines += 1
         if "Traceback (most recent call last)" in text:
             is_title = self.last_line.startswith(("---", "===", "***"))
@@ -111,6 +113,8 @@ class LogProcess:
         if self.listener.errors[-1:] != before and place.rank >= 0:
             # The line belongs to the newest error: a driver of Ray prints which worker it is of.
             self.places[-1] = replace(self.places[-1], rank=place.rank, node=place.node)
+        if is_source:
+            return
         if _FINISHED.search(text):
             self.steps += STEPS_AFTER_SURVIVED
         elif STEP.search(text):

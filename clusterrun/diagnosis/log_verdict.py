@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from clusterrun.diagnosis.decide import decide_end
-from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine
+from clusterrun.diagnosis.end_lines import NOT_STARTED, OF_SCRIPT, WHOLE_JOB, EndKind, EndLine
 from clusterrun.diagnosis.job_log import (
     EXCEPTION_LINE,
     HARMLESS,
@@ -25,7 +25,15 @@ from clusterrun.diagnosis.job_log import (
     too_many_ranks,
     whole_job_ended_at,
 )
-from clusterrun.diagnosis.known_errors import NCCL_FAILED, NPU_FAILED, ROWS, SIZES, KnownError, meaning
+from clusterrun.diagnosis.known_errors import (
+    NCCL_FAILED,
+    NPU_FAILED,
+    PART_ENDED,
+    ROWS,
+    SIZES,
+    KnownError,
+    meaning,
+)
 from clusterrun.diagnosis.log_process import ASKED_TO_END, NUMBER, LogError, is_alike, is_of_communication
 from clusterrun.diagnosis.printed_errors import (
     RANK_MARK,
@@ -436,9 +444,13 @@ class _LogVerdict:
     ) -> tuple[tuple[int, ...], str]:
         """Return the ranks that printed the error ``first`` (``same``: all like it), and their node.
 
-        An error without a rank is that of the rank whose end is reported next.
+        An error without a rank is that of the rank that noticed the end of its own thread or process, or
+        else of the rank whose end is reported next.
         """
         ranks: tuple[int, ...] = tuple(sorted({log_error.rank for log_error in same if log_error.rank >= 0}))
+        if not ranks and len(same) == 1:
+            after = (entry for entry in errors if entry.order > first.order and entry.error.row is PART_ENDED)
+            ranks = tuple(entry.rank for entry in after if entry.rank >= 0)[:1]
         node = first.node
         if not ranks:
             ended = ended_first([end for end in self._ends if not node or end.node in ("", node)])
@@ -531,7 +543,8 @@ class _LogVerdict:
             placed = replace(end, node=end.node or _node_after(end.order, self._all_ends))
         ranks, node = placed.ranks, placed.node
         ended = ended_first(self._all_ends)
-        if not ranks and ended and end.kind in NOT_STARTED:
+        is_of_script = end.words.startswith(OF_SCRIPT)
+        if not ranks and ended and end.kind in NOT_STARTED and not is_of_script:
             ranks, node = _ended_alike(ended, self._all_ends)
         elif not ranks and ended and end.kind is EndKind.MEMORY:
             ranks, node = ended.ranks, ended.node
@@ -553,7 +566,10 @@ class _LogVerdict:
         elif ranks and not is_whole_job:
             did = " failed first: it" if placed.is_report else ":"
             did = "" if message.startswith("ended: ") else did
+            did = " failed first:" if EXCEPTION_LINE.match(message) else did
             sentence = f"{ranks_in_words(ranks)}{on}{did} {message}"
+        if is_of_script:
+            sentence = "; then: ".join(dict.fromkeys((sentence, *(other.words for other in ends))))
         row = meaning(message) if placed.is_report else None
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [other.line for other in ends[:4]]

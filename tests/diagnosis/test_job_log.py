@@ -381,7 +381,7 @@ EXPECTED = {
         "-", (4,), ("driver on your system is too old",), "train.py:19", ("v100-3",), False
     ),
     "port-taken-torchrun-static": Answer(
-        "-", (0,), ("ddress already in use", "another port"), "", ("g11",), False
+        "-", (), ("ddress already in use", "another port"), "", ("g11",), False
     ),
     "quota-while-handling": Answer("-", (0,), ("Disk quota exceeded",), "callbacks.py:27", ("ac-05",), False),
     "stale-file-handle": Answer(
@@ -453,7 +453,7 @@ EXPECTED = {
     "disk-full-two-errors": Answer(
         "-", (0,), ("No space left", "disk is full"), "io_utils.py:18", ("h8-03",), False
     ),
-    "rendezvous-never-complete": Answer("-", (0,), ("RendezvousTimeoutError", "did not meet"), "", (), False),
+    "rendezvous-never-complete": Answer("-", (), ("RendezvousTimeoutError", "did not meet"), "", (), False),
     "node-starts-no-task": Answer(
         "ai4d-iasc/trixie#58", (), ("Job credential expired", "--exclude"), "", ("cn131",), False
     ),
@@ -538,7 +538,7 @@ EXPECTED = {
     "script-variable-not-set": Answer("-", (), ("HEAD_NODE_IP: unbound variable",), "", (), False),
     "time-limit-after-retry": Answer("-", (), ("time limit", "--time"), "", (), False),
     "port-taken-second-task-waits": Answer(
-        "-", (0,), ("ddress already in use", "another port"), "", ("gpu014",), False
+        "-", (), ("ddress already in use", "another port"), "", ("gpu014",), False
     ),
     "exception-group-labelled": Answer(
         "-", (3,), ("AccessDenied", "look at"), "prefetch.py:52", ("ip-10-0-4-19",), False

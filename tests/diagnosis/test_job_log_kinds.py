@@ -142,6 +142,19 @@ def test_tasks_of_srun_that_are_launchers_are_no_ranks() -> None:
     assert 1 not in ranks(diagnosis)
 
 
+def test_a_task_that_runs_torchrun_is_no_rank_if_torchrun_itself_failed() -> None:
+    diagnosis = diagnosed(
+        "Traceback (most recent call last):",
+        '  File "/opt/env/torch/distributed/run.py", line 1019, in run',
+        "    elastic_launch(",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 15000ms while trying to"
+        " connect to (head9, 29602).",
+        "srun: error: n0002: task 1: Exited with exit code 1",
+    )
+    assert ranks(diagnosis) in ([], [-1])
+    assert "rank 1" not in diagnosis.message and "n0002" in diagnosis.message
+
+
 def test_a_second_report_of_torchrun_names_the_errors_behind_the_first() -> None:
     def report(rank: int) -> tuple[str, ...]:
         return (
@@ -603,3 +616,64 @@ def test_a_rank_that_slurm_ended_after_another_one_noticed_a_failure_is_not_name
     ends = ["srun: error: n1: task 0: Exited with exit code 1", "srun: Terminating StepId=7.0"]
     diagnosis = diagnosed(*raised(LOST, "0: [rank0]: "), *ends, "srun: error: n2: task 1: Terminated")
     assert diagnosis.verdict is Verdict.UNDETERMINED and "Connection closed by peer" in diagnosis.message
+
+
+PEER_LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.3]:8417."
+
+
+def test_a_thread_that_failed_is_of_the_rank_that_noticed_it_not_of_the_first_that_ended() -> None:
+    diagnosis = diagnosed(
+        "Exception in thread reader:",
+        *EXCEPTION,
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "/home/eve/fit.py", line 60, in <module>',
+        "[rank3]: _queue.Empty",
+        f"[rank0]: {PEER_LOST}",
+        "srun: error: n2: task 3: Exited with exit code 1",
+        "srun: error: n1: task 0: Exited with exit code 1",
+        "srun: error: n1: task 1: Exited with exit code 1",
+    )
+    assert ranks(diagnosis) == [3] and "batch 7 is empty" in diagnosis.message
+
+
+def test_source_code_that_mentions_a_step_is_no_step_after_an_error() -> None:
+    peers = [
+        line
+        for rank in (0, 1, 3)
+        for line in (
+            f"[rank{rank}]: Traceback (most recent call last):",
+            f'[rank{rank}]:   File "/home/eve/fit.py", line 60, in <module>',
+            f"[rank{rank}]:     if step > 4: dist.all_reduce(t)",
+            f"[rank{rank}]: {PEER_LOST}",
+        )
+    ]
+    diagnosis = diagnosed(
+        *EXCEPTION,
+        "[rank2]: Traceback (most recent call last):",
+        '[rank2]:   File "/home/eve/fit.py", line 71, in <module>',
+        "[rank2]: subprocess.CalledProcessError: Command 'shard' returned non-zero exit status 1.",
+        *peers,
+        "srun: error: n2: task 2: Exited with exit code 1",
+    )
+    assert ranks(diagnosis) == [2] and "batch 7 is empty" in diagnosis.message
+    assert "fit.py:31" in diagnosis.message
+
+
+def test_the_task_of_a_batch_script_that_failed_is_no_rank() -> None:
+    diagnosis = diagnosed(
+        "/var/spool/slurmd/job00015/slurm_script: line 8: module: command not found",
+        "slurmstepd-n2: error: execve(): torchrun: No such file or directory",
+        "srun: error: n2: task 1: Exited with exit code 2",
+    )
+    assert ranks(diagnosis) == [] and "module: command not found" in diagnosis.message
+    assert "torchrun: No such file" in diagnosis.message
+
+
+def test_a_node_that_cannot_report_its_end_is_named_instead_of_a_rank_that_did_not_come() -> None:
+    waited = "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 15000ms for recv operation to complete"
+    diagnosis = diagnosed(
+        *(f"[rank{rank}]: {waited}" for rank in range(4)),
+        "srun: error: n0003: task 0: Exited with exit code 1",
+        "slurmstepd-n0004: error: Failed to send MESSAGE_TASK_EXIT: Connection timed out",
+    )
+    assert [culprit.node for culprit in diagnosis.culprits] == ["n0004"] and ranks(diagnosis) == [-1]
