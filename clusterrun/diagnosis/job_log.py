@@ -116,7 +116,7 @@ class JobLog:
         self.has_left_out = False
         # The number of ranks; 0 if no line says it.
         self.world = 0
-        self.has_completed = False
+        self.has_completed = self.has_failed = False
         # More ranks than the world has came to a barrier; '' if no line says so.
         self.too_many = ""
         # The report of torch on a time-out, the first line in which NCCL failed, and NCCL's last warnings.
@@ -267,7 +267,7 @@ class JobLog:
 
     def job_ended(self, word: str, nodes: str) -> None:
         """Note how Slurm says that the job ended."""
-        self.has_completed = word == "COMPLETED"
+        self.has_completed, self.has_failed = word == "COMPLETED", word == "FAILED"
         kind = _OF_STATES.get(word)
         if kind:
             where = f" on {nodes}" if nodes else ""

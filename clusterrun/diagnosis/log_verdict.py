@@ -254,7 +254,11 @@ class _LogVerdict:
             silent = sorted({*range(max(cut_off))} - cut_off)
             sentence = f"the log does not hold what failed first; {ranks_in_words(cut_off)} lost their peers"
             if silent:
+                ended = {rank for end in self._log.end_lines.ends for rank in end.ranks}
                 sentence += f", and {ranks_in_words(silent)} printed no error"
+                # srun reports every task that ends, but for those with exit code 0.
+                if cut_off <= ended and ended.isdisjoint(silent):
+                    sentence += " nor a failed end: returning early gives exit code 0"
             return _undetermined(sentence, (first.error.message,))
         if failed := self._log.report.failed:
             node = f" on {self._log.report.host}" if self._log.report.host else ""
@@ -316,6 +320,10 @@ class _LogVerdict:
         suspects = self._suspects()
         if not suspects:
             return _undetermined("there is no error in it", self._last_lines)
+        if self._log.has_failed and self._log.last_lines[-1:] == [suspects[-1]]:
+            # A command that ended a script is the last one that printed.
+            message = f"a command of the job failed, and nothing ran after it: {suspects[-1]}"
+            return Diagnosis(Verdict.CRASHED, message, (), (), suspects[:-1], _REMEDIES[EndKind.START])
         sentence = f"there is no error in it for certain; this looks most like one: {suspects[0]}"
         return _undetermined(sentence, (*suspects[1:], *self._last_lines))
 

@@ -677,3 +677,25 @@ def test_a_node_that_cannot_report_its_end_is_named_instead_of_a_rank_that_did_n
         "slurmstepd-n0004: error: Failed to send MESSAGE_TASK_EXIT: Connection timed out",
     )
     assert [culprit.node for culprit in diagnosis.culprits] == ["n0004"] and ranks(diagnosis) == [-1]
+
+
+@pytest.mark.parametrize(("has_end", "left"), [(False, True), (True, False)])
+def test_a_silent_rank_of_srun_without_a_reported_end_may_have_left_with_code_0(
+    has_end: bool, left: bool
+) -> None:
+    ended = [0, 1, 3] + [2] * has_end
+    ends = [f"srun: error: n{rank // 2}: task {rank}: Exited with exit code 1" for rank in ended]
+    diagnosis = diagnosed(*(f"[rank{rank}]: {PEER_LOST}" for rank in (0, 1, 3)), *ends)
+    assert ("exit code 0" in diagnosis.message) is left
+
+
+@pytest.mark.parametrize(("word", "verdict"), [("FAILED", Verdict.CRASHED), ("", Verdict.UNDETERMINED)])
+def test_the_last_line_of_a_failed_job_without_ranks_is_the_command_that_ended_its_script(
+    word: str, verdict: Verdict
+) -> None:
+    log = JobLog()
+    log.begin_file()
+    log.hear("cp: cannot stat '/data/train.tar': No such file or directory")
+    log.job_ended(word, "n1")
+    diagnosis = diagnosis_of(log)
+    assert diagnosis.verdict is verdict and "/data/train.tar" in diagnosis.message
