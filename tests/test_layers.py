@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -462,3 +463,11 @@ def test_no_file_has_a_todo_or_a_path_of_the_machine_that_wrote_it() -> None:
         if unfinished.search(line) or re.search(re.escape(str(ROOT)) + r"(?!\w)", line)
     ]
     assert results == []
+
+
+def test_only_convert_needs_the_parser_for_shell_scripts() -> None:
+    """It is an extra, which a cluster or a fresh environment may lack."""
+    block = "import sys; sys.modules.update(tree_sitter=None, tree_sitter_bash=None); "
+    modules = ("cli.submit", "cli.convert", "operations.submit", "operations.convert", "api", "script.plan")
+    code = block + "import " + ", ".join(f"clusterrun.{module}" for module in modules)
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,8 +10,9 @@ from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
 from clusterrun.script.sbatch_lines import Directive
 from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES
-from clusterrun.script.shell_conditions import SOME_VALUE
 
+# A value that is not empty, and otherwise known only when the script runs.
+SOME_VALUE = "\ue025"
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "cpus-per-gpu")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")

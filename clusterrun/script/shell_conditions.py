@@ -7,10 +7,9 @@ import operator
 from collections.abc import Callable
 from typing import Optional
 
+from clusterrun.script.directives import SOME_VALUE
 from clusterrun.script.shell_grammar import Node
 
-# A value that is not empty, and otherwise known only when the script runs.
-SOME_VALUE = "\ue025"
 # Returns the text of a word; None if it is known only when the script runs.
 ValueOf = Callable[[Node], Optional[str]]
 _COMPARISONS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}

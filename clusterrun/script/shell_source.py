@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Union
 
 from clusterrun.model.frozen import frozen
+from clusterrun.script.directives import SOME_VALUE
 from clusterrun.script.interpreter_calls import interpreter_call, unwrapped
 from clusterrun.script.launch_commands import launch_in
-from clusterrun.script.shell_conditions import SOME_VALUE, is_in_pattern, truth
+from clusterrun.script.shell_conditions import is_in_pattern, truth
 from clusterrun.script.shell_grammar import Node, parsed
 
 # Types of nodes of the syntax tree that are words of a command.
