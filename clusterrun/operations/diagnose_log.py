@@ -69,6 +69,8 @@ _RANK = re.compile(
     r"|/\d+(?:_\d+)?_(\d{1,6})_log\.(?:out|err)$"
 )
 _LOG_NAME = re.compile(r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$")
+# How names of output files begin in front of the number of the job.
+_USUAL_NAMES = "slurm|srun|step|job|task|log|out|output|err|error"
 _LOG_FOLDER = re.compile(r"(?i)log|out|err|slurm")
 
 
@@ -130,7 +132,7 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     # still written after its end.
     number = rf"(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)"
     belongs = re.compile(
-        rf"^(?:slurm|{re.escape(job.name)})?[-_.]?{number}|(?<!\d){number}(?!.*(?<![A-Za-z\d])\d)"
+        rf"^(?:{_USUAL_NAMES}|{re.escape(job.name)})?[-_.]?{number}|(?<!\d){number}(?!.*(?<![A-Za-z\d])\d)"
     )
     paths_of_steps: list[str] = []
     folders = [os.path.dirname(path) for path in paths or names]

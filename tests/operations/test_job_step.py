@@ -356,6 +356,7 @@ def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> Non
     [
         ("mpi-exit7-9.out", False),
         ("lr-7-9.out", False),
+        ("step-7-1.txt", True),
         ("epoch7.log", True),
         ("mine-7-0.out", True),
         ("7_0_log.err", True),
