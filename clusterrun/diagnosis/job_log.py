@@ -318,12 +318,12 @@ class JobLog:
             marked.append(replace(entry, is_doubtful=True) if is_survived else entry)
         return marked
 
-    def ends(self) -> list[EndLine]:
-        """Return the lines about ends and the reports of launchers, in their order."""
+    def ends(self, errors: Sequence[LogError]) -> list[EndLine]:
+        """Return the lines about ends and the reports of launchers, in their order, beside all ``errors``."""
         ends, limit = [*self.end_lines.ends], whole_job_ended_at(self.end_lines.ends) or self.order + 1
         reports = [
             log_error
-            for log_error in self.errors()
+            for log_error in errors
             if is_report(log_error.error) and not log_error.error.survived and log_error.order < limit
         ]
         # Several exceptions of Ray may tell of one process. The last one with a place says most.
@@ -343,9 +343,9 @@ class JobLog:
             if worker.ranks or all(worker.node and end.node not in ("", worker.node) for end in others):
                 ends.append(worker)
         # A rank that only noticed the end of another one exits with code 1.
-        errors = [entry for entry in self.errors() if not is_report(entry.error)]
-        noticed = {entry.rank for entry in errors if entry.error.is_consequence}
-        noticed -= {entry.rank for entry in errors if not entry.error.is_consequence}
+        printed = [entry for entry in errors if not is_report(entry.error)]
+        noticed = {entry.rank for entry in printed if entry.error.is_consequence}
+        noticed -= {entry.rank for entry in printed if not entry.error.is_consequence}
         ends = [
             end
             for end in ends
@@ -359,8 +359,9 @@ class JobLog:
 
         Lines between the beginning and the end of the log, which were not read, do not change the diagnosis.
         """
-        ended = ended_first(self.ends())
-        for log_error in self.errors():
+        errors = self.errors()
+        ended = ended_first(self.ends(errors))
+        for log_error in errors:
             error = log_error.error
             is_own = not (is_report(error) or is_timeout(error) or error.is_consequence)
             if not is_own or error.survived or error.lost_peer:

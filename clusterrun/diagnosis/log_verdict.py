@@ -154,8 +154,9 @@ class _LogVerdict:
     """
 
     def __init__(self, log: JobLog) -> None:
-        self._log, self._all_ends = log, log.ends()
-        self._errors = [entry for entry in log.errors() if not is_report(entry.error)]
+        errors = log.errors()
+        self._log, self._all_ends = log, log.ends(errors)
+        self._errors = [entry for entry in errors if not is_report(entry.error)]
         self._ends = [
             end for end in self._all_ends if end.kind not in NOT_STARTED or self._did_not_go_on(end)
         ]

@@ -11,6 +11,7 @@ from clusterrun.model.document import BadDocument
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError, NoSuchRun, SchedulerError
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.phrases import some_of
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
@@ -240,8 +241,7 @@ class StatusQuery:
                 run_id = self._store.find(job_id)
                 if self._store.ended(run_id) is None:
                     waiting.append(f"{self._store.read(run_id).name} ({run_id})")
-        more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
-        return ", ".join(waiting[:3]) + more
+        return some_of(waiting)
 
     def _note(
         self, status: RunStatus, files: RunFiles, final: bool, reply: SchedulerReply, now: float

@@ -84,19 +84,23 @@ def _is_bare(node: Node) -> bool:
     return node.type in _EXPANSIONS and _test(node) == "["
 
 
-def _compared(left: Node, sign: str, right: Node, value_of: ValueOf) -> bool | None:
-    first = _operand(left, value_of)
-    pattern = (right.text or b"").decode("utf-8", "replace") if right.type == "extglob_pattern" else None
-    second = pattern if pattern is not None else _operand(right, value_of)
+def _compared(first_node: Node, sign: str, second_node: Node, value_of: ValueOf) -> bool | None:
+    first = _operand(first_node, value_of)
+    pattern = (
+        (second_node.text or b"").decode("utf-8", "replace")
+        if second_node.type == "extglob_pattern"
+        else None
+    )
+    second = pattern if pattern is not None else _operand(second_node, value_of)
     if first is None or second is None or SOME_VALUE in first + second:
         return None
-    if any(value == "" and _is_bare(node) for value, node in ((first, left), (second, right))):
+    if any(value == "" and _is_bare(node) for value, node in ((first, first_node), (second, second_node))):
         return None
     if sign in ("=", "==", "!="):
-        is_quoted = right.type in ("string", "raw_string", "number")
-        is_pattern = not is_quoted and _test(left) == "[[" and set("*?[\\(") & set(second)
+        is_quoted = second_node.type in ("string", "raw_string", "number")
+        is_pattern = not is_quoted and _test(first_node) == "[[" and set("*?[\\(") & set(second)
         is_equal = is_in_pattern(first, second) if is_pattern else first == second
         return is_equal if sign != "!=" else _opposite(is_equal)
-    operation = _OPERATIONS.get(_COMPARISONS.get(sign, sign if _test(left) == "((" else ""))
+    operation = _OPERATIONS.get(_COMPARISONS.get(sign, sign if _test(first_node) == "((" else ""))
     is_number = all(value.lstrip("-").isdecimal() for value in (first, second))
     return operation(int(first), int(second)) if operation and is_number else None
