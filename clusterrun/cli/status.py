@@ -14,7 +14,7 @@ from clusterrun.model.frozen import fields
 from clusterrun.model.phrases import count_of
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
-from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, folded, since, states
+from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, states
 
 
 @click.command()
@@ -75,7 +75,7 @@ def status(
     else:
         count = len(statuses)
         if not listing.named and chosen == EVERYTHING and any(status.sweep for status in statuses):
-            statuses = folded(statuses, context.store)
+            statuses = listing.folded(statuses, inquiry)
         if statuses:
             status_view.show(statuses, context.clock.now())
         elif chosen == EVERYTHING:

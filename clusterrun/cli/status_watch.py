@@ -13,7 +13,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import clock_time
 from clusterrun.model.record import RunStatus
 from clusterrun.operations.context import Context
-from clusterrun.operations.list_runs import RunList, folded
+from clusterrun.operations.list_runs import RunList
 from clusterrun.operations.wait import gist
 
 # Seconds between polls of the runs' own files.
@@ -40,7 +40,7 @@ class StatusWatch:
         began = self._context.clock.monotonic()
         inquiry = self._context.inquiry()
         statuses = self._listing.look(inquiry, self._pause)
-        self.statuses = statuses if self._listing.named else folded(statuses, self._context.store)
+        self.statuses = statuses if self._listing.named else self._listing.folded(statuses, inquiry)
         self.notices = inquiry.notices
         now = [_gist(status) for status in self.statuses]
         self._pause = FIRST_PAUSE if now != self._before else min(self._pause * 1.2, LONGEST_PAUSE)

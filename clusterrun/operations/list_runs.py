@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterrun.model import contract
 from clusterrun.model.document import decode, encode
@@ -27,9 +27,6 @@ from clusterrun.operations.find_run import describing_foreign_jobs
 from clusterrun.operations.status import StatusQuery
 from clusterrun.runs.private_files import DiskRefused, own_content, private_folder, write_whole
 from clusterrun.runs.store import Store, name_of
-
-if TYPE_CHECKING:
-    from clusterrun.runs.sweep_records import Sweeps
 
 # The file is written again if at least this many runs were read that it does not hold.
 WORTH_WRITING = 16
@@ -181,17 +178,43 @@ class RunList:
             statuses = inquiry.statuses(self.named, oldest=oldest)
         elif self._every:
             ids = [run_id for run_id in self._context.store.ids() if self._chosen.may_want(run_id)]
-            register = EndedIndex(self._context.store)
-            noted = register.unchanged(ids)
-            read = inquiry.statuses(
-                [run_id for run_id in ids if run_id not in noted], oldest=oldest, skip_missing=True
-            )
-            register.keep(read, self._context.clock.now())
-            status_by_id = noted | {status.run_id: status for status in read}
-            statuses = [status_by_id[run_id] for run_id in ids if run_id in status_by_id]
+            statuses = self._read(ids, inquiry, oldest)
         else:
             statuses = inquiry.statuses(self._context.store.current(RECENT), oldest=oldest, skip_missing=True)
         return [status for status in statuses if self._chosen.wants(status)]
+
+    def _read(self, ids: Sequence[str], inquiry: StatusQuery, oldest: float = 0.0) -> list[RunStatus]:
+        """Return the statuses of ``ids``. Those of unchanged ended runs come from the index file."""
+        register = EndedIndex(self._context.store)
+        noted = register.unchanged(ids)
+        read = inquiry.statuses(
+            [run_id for run_id in ids if run_id not in noted], oldest=oldest, skip_missing=True
+        )
+        register.keep(read, self._context.clock.now())
+        status_by_id = noted | {status.run_id: status for status in read}
+        return [status_by_id[run_id] for run_id in ids if run_id in status_by_id]
+
+    def folded(self, statuses: Sequence[RunStatus], inquiry: StatusQuery) -> list[RunStatus]:
+        """Return ``statuses`` with one row for each sweep, at the place of its first run.
+
+        A row counts the older runs of its sweep too, unless a filter selects the runs.
+        """
+        from clusterrun.runs.sweep_records import Sweeps  # few have sweeps
+
+        runs_by_sweep: dict[str, list[RunStatus]] = {}
+        for status in statuses:
+            runs_by_sweep.setdefault(status.sweep or status.run_id, []).append(status)
+        rows = []
+        for runs in runs_by_sweep.values():
+            if not runs[0].sweep:
+                rows.append(runs[0])
+                continue
+            sweep = Sweeps(self._context.store).find(runs[0].sweep)
+            if sweep and self._chosen == EVERYTHING:
+                listed = {status.run_id for status in runs}
+                runs += self._read([run_id for run_id in sweep.run_ids if run_id not in listed], inquiry)
+            rows.append(_row(runs, len(sweep.waiting) if sweep else 0))
+        return rows
 
     def older(self, listed: int) -> int:
         """Return how many runs are not in a list of ``listed`` live and recent runs."""
@@ -239,31 +262,18 @@ def tally(statuses: Sequence[RunStatus]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
-def folded(statuses: Sequence[RunStatus], store: Store) -> list[RunStatus]:
-    """Return ``statuses`` with one row for each sweep, at the place of its first run."""
-    from clusterrun.runs.sweep_records import Sweeps  # few have sweeps
+def _row(runs: Sequence[RunStatus], waiting: int) -> RunStatus:
+    """Return the row of a sweep that has ``waiting`` unqueued points.
 
-    sweep_records = Sweeps(store)
-    sweeps: dict[str, list[RunStatus]] = {}
-    for status in statuses:
-        sweeps.setdefault(status.sweep or status.run_id, []).append(status)
-    return [_row(runs, sweep_records) if runs[0].sweep else runs[0] for runs in sweeps.values()]
-
-
-def _row(runs: Sequence[RunStatus], sweep_records: Sweeps) -> RunStatus:
-    """Return the row of a sweep. It lives while a run lives, and has failed if a run has failed."""
+    It lives while a run lives, and has failed if a run has failed.
+    """
     first = runs[0]
     states = {status.state for status in runs}
     worst = next((state for state in _LIVELIEST if state in states), None)
     worst = worst or next((state for state in State if state in states - {State.COMPLETED}), State.COMPLETED)
     phase = Phase.ENDED if worst.ended else Phase.QUEUED if worst is State.PENDING else Phase.TRAINING
     began = [status.started_at for status in runs if status.started_at]
-    sweep = sweep_records.find(first.sweep)
-    omitted = len(sweep.run_ids) - len(runs) if sweep else 0
-    counts = tally(runs)
-    if omitted > 0:
-        counts += f", {omitted} older runs ended (clusterrun sweep list counts them)"
-    unqueued = f"; {len(sweep.waiting)} points not queued" if sweep and sweep.waiting else ""
+    unqueued = f"; {waiting} points not queued" if waiting else ""
     ends = [status.ended_at or 0.0 for status in runs]
     return replace(
         first,
@@ -272,7 +282,7 @@ def _row(runs: Sequence[RunStatus], sweep_records: Sweeps) -> RunStatus:
         name=name_of(first.sweep),
         state=worst,
         phase=phase,
-        reason=f"sweep: {counts}{unqueued}",
+        reason=f"sweep: {tally(runs)}{unqueued}",
         point="",
         started_at=min(began, default=None),
         ended_at=max(ends) if worst.ended else None,

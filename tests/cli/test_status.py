@@ -29,6 +29,7 @@ from clusterrun.model.record import RunRecord, RunState
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import Phase, State
 from clusterrun.runs.store import Store, run_id
+from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
 from tests.cli.conftest import CommandLine
 from tests.cli.test_terminal import on_terminal
 
@@ -111,6 +112,21 @@ def test_a_filter_searches_all_runs_and_not_only_the_newest(clusterrun: CommandL
     assert names(clusterrun, "--state", "failed") == ["run00"]
     assert "30 older" not in clusterrun("status", "--all").err
     assert "10 older runs: clusterrun status --all" in clusterrun("status").err
+
+
+def test_the_row_of_a_sweep_counts_its_older_runs(clusterrun: CommandLine) -> None:
+    store = Store(clusterrun.environment["CLUSTERRUN_HOME"])
+    ids = [
+        add(clusterrun, f"s.{number}", State.FAILED if number == 0 else State.COMPLETED)
+        for number in range(25)
+    ]
+    for chosen in ids:
+        record = replace(store.read(chosen), sweep="20260101-000000-s")
+        Path(store.paths(chosen).record).write_text(json.dumps(encode(record)))
+    points = tuple(SweepPoint((("n", chosen),), chosen) for chosen in ids)
+    Sweeps(store).save(SweepRecord("20260101-000000-s", "s", SPEC, points, time.time()))
+    (row,) = [line for line in clusterrun("status").out.splitlines() if "20260101-000000-s" in line]
+    assert "24 COMPLETED, 1 FAILED" in row and "FAILED" in row.partition("sweep:")[0].split()
 
 
 def test_ended_runs_are_read_from_one_file_until_something_changes(clusterrun: CommandLine) -> None:
