@@ -117,6 +117,15 @@ def progress_text(step: int, checkpoint: int) -> str:
     return ", ".join(f"{name} {number}" for name, number in numbers if number >= 0)
 
 
+def left_out(state: RunState) -> list[str]:
+    """Return the excluded nodes without those that a later job of the run uses again."""
+    used = set(state.spares)
+    # An attempt that failed may have lost the node: it was excluded then, and is not used again.
+    if state.attempts and state.attempts[-1].outcome in ("", State.COMPLETED.value):
+        used.update(state.attempts[-1].nodes)
+    return [node for node in state.excluded if node not in used]
+
+
 def _state_column(name: str, text: Callable[[RunState], str]) -> ViewField:
     """Return a line from the coordinator's state. It is empty if there is no state."""
     return _line(name, lambda details: text(details.state) if details.state else "")
@@ -161,7 +170,7 @@ DETAILS = View(
     _line(
         "exit code", lambda details: "" if details.status.exit_code is None else str(details.status.exit_code)
     ),
-    _state_column("left out", lambda state: fold(state.excluded)),
+    _state_column("left out", lambda state: fold(left_out(state))),
     _state_column("spares", lambda state: fold(state.spares)),
     ViewField("last heartbeat", kind=None, header="last heartbeat", cell=_heartbeat),
     _line(

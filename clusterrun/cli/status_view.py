@@ -58,7 +58,7 @@ DECISIONS = {
     "hang": "nothing moved: restart",
     "port": "the port was taken: restart with another one",
     "overload": "a node was lost before ranks started, under overload: restart",
-    "too-few": "too few nodes are left in this job: --spares keeps one ready, --requeue gets others",
+    "too-few": "too few nodes are left in this job: --requeue continues in another, --spares keeps one ready",
     "budget": "--max-restarts is used up: the run ends",
     "no-progress": "--no-progress is used up: the run ends",
     "own-text": "the script's own text is wrong, on every node: the run ends",

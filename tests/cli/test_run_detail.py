@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.cli.run_detail import lineage, progress_text
+from clusterrun.cli.run_detail import left_out, lineage, progress_text
 from clusterrun.cli.status_view import document, reason_of
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
@@ -142,3 +142,13 @@ def test_the_table_shows_the_progress_of_a_training_run(context: Context) -> Non
         "step 30",
         "",
     ]
+
+
+def test_a_node_that_a_later_job_uses_again_is_not_left_out() -> None:
+    state = RunState("x", 2, State.RUNNING, Phase.TRAINING, "", "n2", 1, AT, attempts=ATTEMPTS)
+    assert left_out(replace(state, excluded=("n1", "n3", "n4"), spares=("n4",))) == ["n1"]
+
+
+def test_a_node_that_the_last_attempt_lost_is_left_out() -> None:
+    state = RunState("x", 1, State.FAILED, Phase.FINISHED, "", "n2", 1, AT, attempts=ATTEMPTS[:2])
+    assert left_out(replace(state, excluded=("n1",))) == ["n1"]
