@@ -150,5 +150,5 @@ def test_a_node_that_a_later_job_uses_again_is_not_left_out() -> None:
 
 
 def test_a_node_that_the_last_attempt_lost_is_left_out() -> None:
-    state = RunState("x", 1, State.FAILED, Phase.FINISHED, "", "n2", 1, AT, attempts=ATTEMPTS[:2])
+    state = RunState("x", 1, State.FAILED, Phase.ENDED, "", "n2", 1, AT, attempts=ATTEMPTS[:2])
     assert left_out(replace(state, excluded=("n1",))) == ["n1"]
