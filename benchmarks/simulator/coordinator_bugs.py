@@ -75,14 +75,14 @@ COORDINATOR_BUGS = (
     Mutant(
         "the first to arrive is blamed",
         "coordinator/attempt",
-        "first = min(collisions or events, key=lambda event: (event.failure.noticed, event.failure.at))",
+        "first = min(decisive or events, key=lambda event: (event.failure.noticed, event.failure.at))",
         "first = events[0]",
     ),
     Mutant(
         "the last in time is blamed",
         "coordinator/attempt",
-        "first = min(collisions",
-        "first = max(collisions",
+        "first = min(decisive",
+        "first = max(decisive",
     ),
     Mutant(
         "one rank's 0 is enough",

@@ -64,6 +64,7 @@ DECISIONS = {
     "own-text": "the script's own text is wrong, on every node: the run ends",
     "usage": "the script refuses its arguments: the run ends",
     "environment": "a module or a program is missing on every node: the run ends",
+    "host-memory": "the same work needs the same memory: the run ends",
     "gpu-memory": "the same batch needs the same memory: the run ends",
     "hardware": "a fault of a GPU, a link or a driver: restart without the node",
     "network": "NCCL lost a peer: restart, after a check of the node's links",

@@ -7,6 +7,7 @@ STARTING -all RanksStarted-> TRAINING -failure, request, every rank exited 0-> S
 from __future__ import annotations
 
 import enum
+import signal
 
 from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import DropLink, ReadProgress, Send, WriteNotice
@@ -36,6 +37,7 @@ STOP_SLACK_SECONDS = 10.0
 PROGRESS_SECONDS = 10.0
 # Agents that end within this time after their launcher end because of it.
 LAUNCHER_SECONDS = 5.0
+_LOSSES = (FailureKind.NODE, FailureKind.LAUNCHER, FailureKind.MEMORY)
 
 
 class AttemptStage(enum.Enum):
@@ -121,13 +123,16 @@ class RankOutcomes:
     def first(self) -> FailureEvent:
         """Return the failure to report: the first in time, then in order of arrival. At least one must exist.
 
-        A port in use precedes all others: it is never the consequence of another failure. A broken
-        connection yields to another failure within ``CONNECTION_SECONDS``. A rank that only noticed the
-        end of a peer comes last. The report then names the ranks that ended with exit code 0 before it.
+        A port in use precedes all others: it is never the consequence of another failure. Memory that ran out
+        precedes all but the error of a rank. A broken connection yields to another failure within
+        ``CONNECTION_SECONDS``. A rank that only noticed the end of a peer comes last. The report then names
+        the ranks that ended with exit code 0 before it.
         """
         events = self.failure_events
-        collisions = [event for event in events if event.kind is FailureKind.COLLISION]
-        first = min(collisions or events, key=lambda event: (event.failure.noticed, event.failure.at))
+        decisive = [event for event in events if event.kind is FailureKind.COLLISION]
+        if not decisive and not any(map(_is_error, events)):
+            decisive = [event for event in events if event.kind is FailureKind.MEMORY]
+        first = min(decisive or events, key=lambda event: (event.failure.noticed, event.failure.at))
         if first.lost_connection and not first.failure.noticed:
             until = first.failure.at + CONNECTION_SECONDS
             causes = [event for event in events if _is_own(event) and event.failure.at <= until]
@@ -181,6 +186,11 @@ class RankOutcomes:
     def all_accounted_for(self) -> bool:
         """Return whether no node owes a report. Lost nodes are dead from ``dead_by`` on."""
         return len(self._gone) + len(self._lost) == self._nodes
+
+
+def _is_error(event: FailureEvent) -> bool:
+    """Return whether a rank failed by itself. A process that is killed for its memory gets SIGKILL."""
+    return event.kind not in _LOSSES and _is_own(event) and event.failure.code != -signal.SIGKILL
 
 
 def _is_own(event: FailureEvent) -> bool:
@@ -382,6 +392,11 @@ class LiveAttempt(RunPart):
             if member.silent:  # detecting silence took so long that all other failures have arrived
                 end = self.stop(now)
         return end or self._check_over(now)
+
+    def explain_losses(self, memory: FailureEvent) -> None:
+        """Report ``memory`` instead of the nodes that were lost so far."""
+        if any(event.kind in _LOSSES for event in self.outcomes.failure_events):
+            self.outcomes.failure_events.append(memory)
 
     def launcher_ended(self, now: Now, message: str) -> None:
         """Record the launcher's end. Agents do not need it, but its cause may end them too."""

@@ -302,6 +302,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     SignalCame: Coordinator.on_own_signal,
     events.CancelAsked: Coordinator.on_cancel,
     events.LauncherEnded: lambda self, now, event: self._lifecycle.launcher_ended(now, event),
+    events.MemoryKilled: lambda self, now, event: self._lifecycle.memory_killed(now, event),
     events.LauncherReached: lambda self, now, event: self._lifecycle.formation.launcher_reached(now, event),
     events.Superseded: lambda self, now, event: self._lifecycle.supersede(now, event.epoch),
     events.EpochClaimed: lambda self, now, event: self._lifecycle.claimed(now, event),

@@ -57,6 +57,14 @@ class LauncherEnded(Event):
 
 
 @frozen
+class MemoryKilled(Event):
+    """The launcher printed that Slurm or the kernel killed processes of the step for their memory."""
+
+    node: str  # empty if the line names none
+    line: str
+
+
+@frozen
 class LauncherReached(Event):
     """The nodes that hold a connection to the launcher."""
 

@@ -143,6 +143,12 @@ def _gpu_memory(evidence: FailureEvidence) -> str:
     return "a GPU ran out of memory, without progress: " + (what_fits(memory) or GPU_MEMORY.remedy)
 
 
+def host_memory(evidence: FailureEvidence) -> str:
+    """The same work needs the same memory, and the limit is the job's own."""
+    is_recurring = evidence.event.kind is FailureKind.MEMORY and evidence.made_no_progress
+    return "the job's memory ran out, without progress: --mem asks for more" if is_recurring else ""
+
+
 def hardware(evidence: FailureEvidence) -> str:
     from clusterrun.diagnosis.known_errors import meaning
 
@@ -179,6 +185,7 @@ RULES = (
     FailureRule("usage", FailureConsequence.END, usage),
     FailureRule("environment", FailureConsequence.END, environment),
     FailureRule("gpu-memory", FailureConsequence.END, _gpu_memory),
+    FailureRule("host-memory", FailureConsequence.END, host_memory),
     FailureRule("hardware", FailureConsequence.SWAP, hardware),
     FailureRule("network", FailureConsequence.CHECK_LINKS, network),
     FailureRule("same-error", FailureConsequence.END, same_error),
@@ -187,7 +194,11 @@ RULES = (
 
 def judge(evidence: FailureEvidence) -> FailureJudgement | None:
     """Return the decision about the failure of a rank; None if no rule applies."""
-    if evidence.event.kind is not FailureKind.RANK or not evidence.failure.error or evidence.failure.noticed:
+    if (
+        evidence.event.kind not in (FailureKind.RANK, FailureKind.MEMORY)
+        or not evidence.failure.error
+        or evidence.failure.noticed
+    ):
         return None
     for rule in RULES:
         if reason := rule.applies(evidence):

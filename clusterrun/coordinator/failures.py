@@ -21,6 +21,7 @@ class FailureKind(enum.Enum):
     RANK = "a rank failed"
     COLLISION = "rank 0 found its port in use"
     NODE = "a node was lost"
+    MEMORY = "Slurm or the kernel killed processes of a node for their memory, the agent among them"
     OVERLOAD = "a node was lost, or a limit expired, on an overloaded machine before ranks started"
     START = "ranks could not be started"
     LAUNCHER = "agents did not come, or ended with what had started them"
@@ -84,6 +85,14 @@ def after_early_ends(failure_event: FailureEvent, ended: Sequence[int], noun: st
 def of_node(kind: FailureKind, node: str, at: float, why: str) -> FailureEvent:
     """Return the failure of a whole node; ``at`` is when the node was last heard."""
     return FailureEvent(kind, Failure(-1, node, 1, at, why))
+
+
+def of_memory(node: str, at: float, line: str) -> FailureEvent:
+    """Return the failure of a step that was killed for its memory. ``line`` is Slurm's message."""
+    subject = f"memory ran out on {node}" if node else "memory ran out"
+    error = line.partition("error: ")[2]
+    why = f"{subject}, and the processes of the job were killed: {error}"
+    return FailureEvent(FailureKind.MEMORY, Failure(-1, node, -signal.SIGKILL, at, why, error=error))
 
 
 def of_silent(several: Sequence[str], others: Sequence[str], host: str, at: float) -> FailureEvent:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import ClaimEpoch
 from clusterrun.coordinator.attempt import LiveAttempt
-from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, Progressed
-from clusterrun.coordinator.failures import FailureKind, RunOutcome
+from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, MemoryKilled, Progressed
+from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
 from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.recovery import in_words
 from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartPolicy
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 RESERVE_SECONDS = 30.0
 # Ends for which ranks get the time that Slurm gives them to save.
+# Agents that end within this time after Slurm's message about their memory end because of it.
+MEMORY_SECONDS = 5.0
 ENDED_FROM_OUTSIDE = (State.CANCELLED, State.TIMEOUT, State.PREEMPTED)
 
 
@@ -110,6 +112,9 @@ class Lifecycle(RunPart):
         self._shutdown = Shutdown(shared, self.termination, self._restart)
         self._overdue_at: float | None = None
         self._limit_at: float | None = None
+        # The last message about memory that ran out, and until when it explains the end of agents.
+        self._memory: FailureEvent | None = None
+        self._memory_until = 0.0
 
     @property
     def superseded(self) -> bool:
@@ -280,8 +285,12 @@ class Lifecycle(RunPart):
         kind = FailureKind.OVERLOAD if forming and member.is_excused else FailureKind.NODE
         failure_event = failures.of_node(kind, member.name, member.heard_wall, message)
         failure_event = replace(failure_event, out_of_reach=not member.is_dropped)
+        memory = self._killed_for_memory(now)
+        failure_event = memory or failure_event
         if self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.check(now)
+        elif forming and memory:
+            self.follow(now, NoRanks(memory))  # the check blames no node for it
         elif self.stage is RunStage.GATHERING_AGENTS:
             self.follow(now, self.formation.lost(now, member, why, failure_event))
         elif member.place < 0:
@@ -294,6 +303,20 @@ class Lifecycle(RunPart):
             self.follow(now, NoRanks(failure_event))
         else:
             self._note(message)
+
+    def memory_killed(self, now: Now, event: MemoryKilled) -> None:
+        """Handle Slurm's message about a step that was killed for its memory. The first line names the node.
+
+        The message alone ends nothing. It explains the loss of agents, before and after it.
+        """
+        if self._killed_for_memory(now) is None:
+            self._memory_until = now.steady + MEMORY_SECONDS
+            self._memory = failures.of_memory(event.node, now.wall, event.line)
+            if self.live is not None:
+                self.live.explain_losses(self._memory)
+
+    def _killed_for_memory(self, now: Now) -> FailureEvent | None:
+        return self._memory if now.steady <= self._memory_until else None
 
     def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
         """Handle the end of the launcher, which is fatal only while agents are still joining."""
@@ -318,7 +341,7 @@ class Lifecycle(RunPart):
         elif event.whole and not joining:
             self._membership.launcher_words = f"; {message}"
             self._note(message)
-            if self.live is not None:
+            if self.live is not None and self._killed_for_memory(now) is None:
                 self.live.launcher_ended(now, message)
 
     def progressed(self, now: Now, event: Progressed) -> None:

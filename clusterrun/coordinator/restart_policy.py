@@ -254,7 +254,7 @@ class RestartPolicy(RunPart):
 
     def _blame(self, failure_event: FailureEvent, judgement: FailureJudgement | None = None) -> None:
         """Have the node of the failure checked again, or exclude it if its hardware failed."""
-        if failure_event.kind in FREE_RESTARTS:
+        if failure_event.kind in (*FREE_RESTARTS, FailureKind.MEMORY):
             return
         node, consequence = failure_event.failure.node, judgement.consequence if judgement else None
         if (
@@ -312,6 +312,7 @@ def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutco
     unkilled = f"; still there, not to be killed: {', '.join(stuck)}" if stuck else ""
     is_loss = failure_event.kind in (FailureKind.NODE, FailureKind.OVERLOAD)
     state = State.NODE_FAIL if is_loss else State.FAILED
+    state = State.OUT_OF_MEMORY if failure_event.kind is FailureKind.MEMORY else state
     code = failure_event.failure.code
     return RunOutcome(state, failure_event.failure.why + unkilled, 128 - code if code < 0 else code or 1)
 

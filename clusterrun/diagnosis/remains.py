@@ -13,7 +13,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 
-_OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
+_OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory|memory (?:limit|ran out))")
 
 
 @frozen

@@ -15,6 +15,11 @@ HELD_SECONDS = 100
 BESIDE_SECONDS = 2
 # Variables of the job's memory. Before 22.05 a step that requests it again waits for the other step.
 OF_MEMORY = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")
+# A step whose processes were killed for their memory, by slurmstepd (``OverMemoryKill``) or by the kernel.
+_MEMORY_KILL = re.compile(
+    r"slurmstepd(?:-(\S+))?: error: .* (?:exceeded (?:virtual )?memory limit \(|oom[-_]kill event)"
+    r"|srun: error: (\S+): tasks? [0-9,-]+: Out Of Memory"
+)
 
 
 def step_on(options: Sequence[str], nodes: Sequence[str], seconds: int) -> list[str]:
@@ -74,12 +79,18 @@ def failed_nodes(lines: Sequence[str]) -> list[str]:
     return names
 
 
+def memory_kill(line: str) -> str | None:
+    """Return the node on which a step exceeded its memory, '' for an unnamed node; None for other lines."""
+    match = _MEMORY_KILL.match(line)
+    return (match[1] or match[2] or "") if match else None
+
+
 def cancelled_step(lines: Sequence[str]) -> str:
     """Return the step that ``scancel JOB.STEP`` ended; '' if none. Slurm names other causes in the line.
 
-    srun itself cancels a step if it does not reach a node.
+    srun itself cancels a step if it does not reach a node, and Slurm does if the step exceeds its memory.
     """
-    if unreached(lines):
+    if unreached(lines) or any(memory_kill(line) is not None for line in lines):
         return ""
     ends = (re.search(r"\*\*\* STEP (\S+) ON \S+ CANCELLED AT \S+ \*\*\*", line) for line in lines)
     return next((end[1] for end in ends if end), "")

@@ -7,7 +7,15 @@ import itertools
 import pytest
 
 from clusterrun.coordinator.actions import ClaimEpoch, DropLink
-from clusterrun.coordinator.events import AgentJoined, AgentLeft, ClaimFailed, EpochClaimed, MessageCame
+from clusterrun.coordinator.events import (
+    AgentJoined,
+    AgentLeft,
+    ClaimFailed,
+    EpochClaimed,
+    LauncherEnded,
+    MemoryKilled,
+    MessageCame,
+)
 from clusterrun.model.contract import STARVED
 from clusterrun.model.record import Failure
 from clusterrun.model.states import Phase, State
@@ -297,6 +305,45 @@ def test_a_failure_while_the_coordinator_stood_still_names_the_node_where_it_did
     tape.at(30.3)
     still = "rank 3 on n1 exited with code 3; the coordinator on login stood still then, for 28 s"
     assert ending(all_gone(tape, 31.0)).reason == still
+
+
+OVER_MEMORY = "slurmstepd-n1: error: StepId=3.0 exceeded memory limit (698724352 > 629145600), being killed"
+
+
+@pytest.mark.parametrize("is_told_first", [True, False])
+@pytest.mark.parametrize("max_restarts", [0, 2])
+def test_a_step_that_slurm_kills_for_its_memory_is_out_of_memory_and_no_lost_node(
+    is_told_first: bool, max_restarts: int
+) -> None:
+    """Slurm kills the ranks, the agents and srun; their ends arrive in any order."""
+    tape = training(max_restarts=max_restarts)
+    told, gone = MemoryKilled("n1", OVER_MEMORY), AgentLeft(0, "it closed the connection")
+    killed = failed(3, 4.9, code=-9)
+    tape.at(5.0, *((told, killed, gone) if is_told_first else (gone, killed, told)))
+    tape.at(5.1, LauncherEnded(137, (OVER_MEMORY,)), AgentLeft(1, "it closed the connection"))
+    tape.at(5.4)
+    state = ending(tape.at(60.0) + tape.at(61.0))
+    assert (state.state, state.exit_code) == (State.OUT_OF_MEMORY, 137)
+    assert state.failure is not None
+    assert (state.failure.node, state.failure.rank) == ("n1", -1)
+    assert "exceeded memory limit (698724352 > 629145600)" in state.failure.error
+
+
+def test_an_error_of_a_rank_is_reported_although_the_step_is_killed_for_its_memory_later() -> None:
+    tape = training()
+    tape.at(5.0, failed(3, 5.0))
+    tape.at(5.1, MemoryKilled("n1", OVER_MEMORY), AgentLeft(0, "reset"), AgentLeft(1, "reset"))
+    tape.at(5.4)
+    state = ending(tape.at(60.0) + tape.at(61.0))
+    assert (state.state, state.failure and state.failure.rank) == (State.FAILED, 3)
+
+
+def test_a_memory_kill_that_ends_no_agent_ends_nothing() -> None:
+    tape = training()
+    assert sent(tape.does(5.0, MemoryKilled("n1", OVER_MEMORY)) + tape.does(8.0)) == []
+    tape.at(30.0, AgentLeft(1, "reset"))
+    tape.at(30.3)
+    assert ending(tape.at(80.0, MessageCame(0, RanksGone(0)))).state is State.NODE_FAIL
 
 
 def test_a_node_that_left_a_suspended_coordinator_left_for_that_reason() -> None:

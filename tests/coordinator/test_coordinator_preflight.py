@@ -24,6 +24,7 @@ from clusterrun.coordinator.events import (
     EpochClaimed,
     LauncherEnded,
     LauncherReached,
+    MemoryKilled,
     MessageCame,
     Overloaded,
     Resubmitted,
@@ -225,6 +226,15 @@ def test_the_check_receives_the_absent_nodes_that_an_overload_excuses(is_overloa
     tape.at(4.0)
     excused = [(node.name, node.is_excused) for node in checked]
     assert excused == [("n0", False), ("n1", False), ("n2", is_overloaded)]
+
+
+def test_a_step_that_is_killed_for_its_memory_during_the_check_blames_no_node() -> None:
+    tape = examined()
+    join(tape, 1.0, nodes=3)
+    line = "slurmstepd-n1: error: StepId=3.0 exceeded memory limit (20 > 10), being killed"
+    tape.at(2.0, MemoryKilled("n1", line), AgentLeft(0, "reset"), AgentLeft(1, "reset"))
+    state = tape.state(2.5)
+    assert (state.state, state.excluded) == (State.OUT_OF_MEMORY, ())
 
 
 def test_absent_nodes_are_named_with_the_launchers_message() -> None:

@@ -47,6 +47,15 @@ def evidence(
     return FailureEvidence(event, attempts, _since_progress(attempts))
 
 
+def test_a_job_that_exceeds_its_memory_without_progress_is_not_restarted() -> None:
+    def decided(steps: tuple[int, ...]) -> str:
+        facts = evidence("StepId=3.0 exceeded memory limit (20 > 10), being killed", -9, steps)
+        judgement = judge(replace(facts, event=replace(facts.event, kind=FailureKind.MEMORY)))
+        return judgement.word if judgement else ""
+
+    assert [decided((-1,)), decided((40,)), decided((40, 40))] == ["host-memory", "", "host-memory"]
+
+
 def word(**facts: Any) -> str:
     judgement = judge(evidence(**facts))
     return judgement.word if judgement else ""

@@ -17,7 +17,14 @@ from clusterrun.protocol.bootstrap import Bootstrap, encode_bootstrap
 from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.stderr import say
-from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, HELD_SECONDS, OF_MEMORY, step_on, unreached
+from clusterrun.slurm_text.srun_messages import (
+    BESIDE_SECONDS,
+    HELD_SECONDS,
+    OF_MEMORY,
+    memory_kill,
+    step_on,
+    unreached,
+)
 
 _FIRST_LINES = 5
 _LAST_LINES = 15
@@ -62,6 +69,8 @@ class Launcher:
 
     def __init__(self, loop: EventLoop, launch: Launch, ended: Callable[[LauncherEnded], None]) -> None:
         self._loop, self._launch, self._ended = loop, launch, ended
+        # Called with the node and the line if the step is killed for its memory.
+        self.memory_killed: Callable[[str, str], None] = lambda node, line: None
         self._living: set[int] = set()
         self._older: set[int] = set()
         self._code = 0
@@ -190,6 +199,8 @@ class Launcher:
             self._agent_ended(int(task[1] or 1))
         elif _NOT_LAUNCHED.match(line):
             self._agent_ended(1)
+        if (node := memory_kill(line)) is not None:
+            self.memory_killed(node, line)
         if self._shown <= _MOST_SHOWN:
             say(line)
 

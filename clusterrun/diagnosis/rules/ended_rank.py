@@ -142,8 +142,11 @@ def _culprit_of(run: Remains, failure: Failure) -> Culprit:
 
 def explain_killed_for_memory(table: CallTable, blamed: Ranks, run: Remains, failure: Failure) -> Diagnosis:
     subject = run.who(failure.rank) if failure.rank >= 0 else failure.node
-    evidence = (failure.why, *run.memory_notes)
-    sentence = f"{subject} was killed because memory ran out"
+    # The reason of the run repeats the failure.
+    notes = [note for note in run.memory_notes if failure.why not in note]
+    evidence = (failure.why, *notes)
+    verb = "was killed because memory ran out" if failure.rank >= 0 else "has too little memory for its ranks"
+    sentence = f"{subject} {verb}" if subject else "memory ran out"
     return Diagnosis(
         Verdict.OUT_OF_MEMORY, sentence, (_culprit_of(run, failure),), (), evidence, MEMORY_REMEDY
     )
