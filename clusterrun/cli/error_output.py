@@ -161,7 +161,8 @@ def _usage(error: click.ClickException) -> int:
         else:
             from clusterrun.script.sbatch_table import instead_of
 
-            own_option = OTHER_NAMES.get(name) or instead_of(name)
+            setting = " ".join(sys.argv).partition(f" {name}")[2].lstrip("= ").partition(" ")[0]
+            own_option = OTHER_NAMES.get(name) or instead_of(name, setting)
             guess = f" {own_option}" if own_option else meant(name, names_of_options)
         from clusterrun.script.command_words import typographic_marks  # a mistake may take its time
 

@@ -24,6 +24,7 @@ from clusterrun.script.directives import (
     translate,
 )
 from clusterrun.script.interpreter_calls import SHELLS
+from clusterrun.script.job_array import JobArray, read_array
 from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.sbatch_lines import Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
@@ -63,27 +64,12 @@ _OWN_PATH = re.compile(r"\$\{?(?:0|BASH_SOURCE)\b|\bscontrol\s+show\s+job(?!\w)[
 
 
 @frozen
-class _Array:
-    """A job array."""
-
-    # The indices as the values of a sweep; '' if there is no array, or if ``--array`` is not understood.
-    values: str = ""
-    limit: int = 0  # most tasks that run at once; 0 if there is no limit
-    # Slurm's variables about the array. The array of a sweep counts from 0, in steps of 1.
-    counts: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def index(self) -> dict[str, str]:
-        return {"SLURM_ARRAY_TASK_ID": "{task}"} if self.values else {}
-
-
-@frozen
 class _Script:
     """A batch script, as it was read."""
 
     text: str
     directives: tuple[Directive, ...]
-    array: _Array
+    array: JobArray
     reading: Reading
     launch: LaunchCommand  # empty if no command trains
     translated: Translated
@@ -268,7 +254,7 @@ def _read(
     ``command_line``: the line of the command; 0: the one that trains; ``ONE_RUN``: it, with all others.
     """
     directives = read_directives(text)
-    array = _read_array({directive.name: directive.value for directive in directives}.get("array", ""))
+    array = read_array({directive.name: directive.value for directive in directives}.get("array", ""))
     counts = {**task_counts(directives), **dict(array.counts)}
     functions: dict[str, Body] = {}
     for name in _SOURCED.findall(text):
@@ -506,29 +492,6 @@ def _setup(script: _Script, variables: list[tuple[str, str]]) -> list[str]:
         *(f'export {name}="{value}"' for name, value in launch.environment if "$" in value),
         *(value for name, value in launch.options if name == "setup"),
     ]
-
-
-def _read_array(text: str) -> _Array:
-    """Return the job array of ``--array``."""
-    indices, _, limit = text.partition("%")
-    step = 1
-    tasks: list[int] = []
-    if match := re.fullmatch(r"(\d+)-(\d+)(?::(\d+))?", indices):
-        start, end, step = int(match[1]), int(match[2]) + 1, int(match[3] or 1)
-        tasks = list(range(start, end, step)) if step else []
-        values = f"range({start},{end},{step})" if step > 1 else f"range({start},{end})"
-    else:
-        for part in indices.split(","):
-            match = re.fullmatch(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", part)
-            if not match:
-                return _Array()
-            tasks += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
-        values = ",".join(map(str, tasks))
-    if not tasks:
-        return _Array()
-    counts = {"MIN": min(tasks), "MAX": max(tasks), "COUNT": len(tasks), "STEP": step}
-    named = tuple((f"SLURM_ARRAY_TASK_{name}", str(number)) for name, number in counts.items())
-    return _Array(values, last_number(limit), named)
 
 
 def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:

@@ -16,6 +16,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec, OnUnfit
 from clusterrun.model.visible import job_name
 from clusterrun.script import quoting
+from clusterrun.script.job_array import instead_of_array
 from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, full_name
 
 # A key without dashes, and its value ('' for a flag).
@@ -76,6 +77,8 @@ def _read_entry(entry: str, option: str) -> Option:
     if option == "--sbatch":
         key = refused = full_name(key)
         remedy = OPTIONS[key].refused if key in OPTIONS else ""
+        if key == "array":
+            remedy = instead_of_array(value)
     else:
         # The table refuses an option, or one value of it.
         refused = f"{key}={value}" if f"{key}={value}" in SRUN_REFUSED else key

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.script.job_array import instead_of_array
 
 
 @frozen
@@ -74,7 +75,7 @@ _ROWS = (
     SbatchOption(
         "array",
         "a",
-        refused="a run is one job: use clusterrun sweep --set n='range(4)' COMMAND {n} (0-3%2: --at-most 2)",
+        refused=instead_of_array(),
     ),
     SbatchOption("autocomplete", refused="use clusterrun completion"),
     SbatchOption("chdir", "D", refused="use cd: ranks start where submit is called"),
@@ -181,14 +182,19 @@ def option_of_letter(letter: str) -> SbatchOption | None:
     return _BY_LETTER.get(letter)
 
 
-def instead_of(typed: str) -> str:
-    """Return what to type for ``typed`` (``--array``, ``-a``), an option of sbatch or srun; '' for others."""
+def instead_of(typed: str, setting: str = "") -> str:
+    """Return what to type for ``typed`` (``--array``, ``-a``), an option of sbatch or srun; '' for others.
+
+    ``setting`` is the value of the option, if it is known.
+    """
     name = typed.lstrip("-")
     option = OPTIONS.get(name) if typed.startswith("--") else _BY_LETTER.get(name)
     if option is None:
         if name in SRUN_REFUSED and typed.startswith("--"):
             return _sentence(SRUN_REFUSED[name])
         return f"Pass it on: --srun {name}" if name in SRUN_ALONE and typed.startswith("--") else ""
+    if option.name == "array":
+        return _sentence(instead_of_array(setting))
     value = {"none": "", "optional": "[=…]", "required": "=…"}[option.takes]
     return _sentence(option.refused or option.instead or f"pass it on: --sbatch {option.name}{value}")
 

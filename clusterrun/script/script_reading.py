@@ -267,8 +267,9 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
                 in_ranks = replace(scope, in_ranks=True)
                 inner = _started(in_ranks, launch.command, command, statement.line)
                 is_unknown = inner is None or inline_text(launch.command).startswith("$")
-                if not is_helper(launch) and (is_unknown or (inner and inner.training)):
-                    kind = TrainingKind.LAUNCHED
+                if not is_helper(launch):
+                    may_train = is_unknown or (inner and inner.training)
+                    kind = TrainingKind.LAUNCHED if may_train else TrainingKind.PROGRAM
             else:
                 launch = plain_launch(names)
                 inner = _started(scope, launch.command, command, statement.line)

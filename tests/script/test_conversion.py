@@ -154,6 +154,11 @@ def test_a_script_becomes_a_line(lines: str, line: str) -> None:
     assert typed(converted(lines)) == f"submit {line}"
 
 
+def test_a_shell_script_that_srun_starts_is_the_command_if_nothing_trains() -> None:
+    script = convert("#!/bin/bash\nsrun ./steps.sh 3\n", lambda path: "#!/bin/bash\necho $1\n")
+    assert (script.command, script.untranslated) == (("./steps.sh", "3"), ())
+
+
 @pytest.mark.parametrize(
     ("lines", "line"),
     [

@@ -8,6 +8,7 @@ import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
+from clusterrun.script.job_array import instead_of_array
 from clusterrun.script.plan import MachineFacts, Plan, plan
 from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, SbatchOption, full_name, instead_of
 
@@ -77,7 +78,7 @@ def test_an_option_with_another_effect_is_refused_with_a_remedy(option: SbatchOp
         planned(entry(option, "1"))
     assert (caught.value.seen, caught.value.remedy) == (
         f"--sbatch {option.name} cannot be passed on",
-        option.refused,
+        instead_of_array("1") if option.name == "array" else option.refused,
     )
 
 
@@ -92,6 +93,20 @@ def test_an_option_of_sbatch_that_is_typed_as_ours_gets_an_answer_that_holds(opt
         if "Pass it on" in answer:
             assert not option.refused
             assert f"--sbatch {option.name}" in answer
+
+
+@pytest.mark.parametrize(
+    ("array", "options"),
+    [
+        ("1-3", "--set task='range(1,4)' --env"),
+        ("[0-18]%5", "--set task='range(0,19)' --at-most 5 --env"),
+        ("1,7", "--set task='1,7' --env"),
+        ("$N", "--set task='range(0,4)' --env"),
+    ],
+)
+def test_the_sweep_to_type_has_the_indices_of_the_array(array: str, options: str) -> None:
+    assert options in instead_of("--array", array)
+    assert options in instead_of("-a", array)
 
 
 @pytest.mark.parametrize("name", SRUN_REFUSED)
