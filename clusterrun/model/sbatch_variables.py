@@ -28,6 +28,7 @@ PASSED_ON = {
     "SBATCH_DELAY_BOOT": "delay-boot",
     "SBATCH_DEPENDENCY": "dependency",
     "SBATCH_EXCLUSIVE": "exclusive",
+    "SBATCH_EXPORT": "export",
     "SBATCH_GET_USER_ENV": "get-user-env",
     "SBATCH_GPU_FREQ": "gpu-freq",
     "SBATCH_GPUS": "gpus",
@@ -57,7 +58,6 @@ PASSED_ON = {
 UNUSED = {
     "SBATCH_ARRAY_INX": "array",
     "SBATCH_ERROR": "error",
-    "SBATCH_EXPORT": "export",
     "SBATCH_INPUT": "input",
     "SBATCH_OPEN_MODE": "open-mode",
     "SBATCH_OUTPUT": "output",

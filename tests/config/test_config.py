@@ -56,18 +56,20 @@ def settled(
 
 def test_variables_of_sbatch_are_passed_on_unless_their_option_is_set() -> None:
     shell = {"SBATCH_SIGNAL": "USR1@60", "SBATCH_MEM_PER_CPU": "2G", "SBATCH_WCKEY": ""}
-    shell["SBATCH_EXCLUSIVE"] = ""
+    shell |= {"SBATCH_EXCLUSIVE": "", "SBATCH_EXPORT": "NONE"}
 
     def passed_on(**typed: settings.Value) -> settings.Value:
         line = Source("command line", tuple(typed.items()))
         return settle([line, *settings.from_sbatch_variables(shell, [line])])["sbatch"].value
 
-    assert passed_on() == ("signal=USR1@60", "mem-per-cpu=2G", "exclusive")
-    assert passed_on(mem="9G", sbatch=("exclusive=user",)) == ("signal=USR1@60", "exclusive=user")
-    assert passed_on(sbatch=("signal=INT@5", "mem-per-gpu=1G")) == (
+    assert passed_on() == ("signal=USR1@60", "mem-per-cpu=2G", "export=NONE", "exclusive")
+    stronger = ("exclusive=user", "export=ALL")
+    assert passed_on(mem="9G", sbatch=stronger) == ("signal=USR1@60", *stronger)
+    assert passed_on(sbatch=("signal=INT@5", "mem-per-gpu=1G", "export=ALL")) == (
         "exclusive",
         "signal=INT@5",
         "mem-per-gpu=1G",
+        "export=ALL",
     )
 
 
