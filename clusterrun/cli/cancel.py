@@ -10,7 +10,7 @@ from clusterrun.model import duration
 from clusterrun.model.contract import ExitCode
 from clusterrun.operations.cancel import cancel as cancel_runs
 from clusterrun.operations.context import Context
-from clusterrun.operations.find_run import describing_foreign_jobs
+from clusterrun.operations.find_run import describing_foreign_jobs, other_job
 from clusterrun.runs.sweep_records import Sweeps
 
 
@@ -52,6 +52,9 @@ def cancel(names: tuple[str, ...], kill_wait: str | None) -> int:
             if older := [other.run_id for other in statuses if not other.state.ended]:
                 lives = "an older run of that name is" if len(older) == 1 else "older runs of that name are"
                 say(f"{lives} live: clusterrun cancel {' '.join(older)}")
+                code = ExitCode.FAILED
+            elif other := other_job(context, name_by_run[status.run_id], status.run_id):
+                say(other)
                 code = ExitCode.FAILED
         elif status.state.ended:
             put(f"{status.run_id} {status.state.value}")

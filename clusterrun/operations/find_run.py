@@ -47,13 +47,22 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
         ended = NoSuchRun(f"the run {run_id} has ended", "")
         with suppress(NoSuchRun):
             return _running_job(context, word, ended, tell, since=state.ended_at) or run_id
-    if slurm_job(word) == word and run_id != word:
-        job = _job(context, word)
-        if job and job.state is State.RUNNING and f"clusterrun:{run_id}:" not in job.comment:
-            mark = _OF_CLUSTERRUN.search(job.comment)
-            other = f"the run {mark[1]}" if mark else f"{job.name!r}, which clusterrun did not start"
-            tell(f"{word} is taken for the run {run_id}; a Slurm job with that number runs too: {other}")
+    if other := other_job(context, word, run_id):
+        tell(f"{word} is taken for the run {run_id}; {other}")
     return run_id
+
+
+def other_job(context: Context, word: str, run_id: str) -> str:
+    """Describe the live Slurm job with the number ``word`` that is not of the run ``run_id``.
+
+    Slurm counts its jobs from 1 again after its state was lost, and when it has reached MaxJobId.
+    """
+    job = _job(context, word) if slurm_job(word) == word and run_id != word else None
+    if job is None or job.state.ended or f"clusterrun:{run_id}:" in job.comment:
+        return ""
+    run = run_of_comment(job.comment)
+    whose = f"the run {run}" if run else f"{job.name!r}, which clusterrun did not start (scancel {word})"
+    return f"a Slurm job with that number is {job.word} too: {whose}"
 
 
 def _checked_job(context: Context, word: str, run_id: str) -> ForeignJob | None:

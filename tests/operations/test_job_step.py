@@ -24,7 +24,7 @@ from clusterrun.operations import job_step
 from clusterrun.operations.context import Context
 from clusterrun.operations.diagnose_log import diagnose_ended_job
 from clusterrun.operations.exec_in_job import ExecTarget, exec_beside_job
-from clusterrun.operations.find_run import find_run_or_job
+from clusterrun.operations.find_run import find_run_or_job, other_job
 from clusterrun.operations.job_step import (
     JobEnded,
     NotPlaced,
@@ -258,6 +258,23 @@ def test_a_word_without_a_number_is_no_job(tmp_path: Any, word: str) -> None:
     with pytest.raises(NoSuchRun) as error:
         find_run_or_job(context(tmp_path), word)
     assert "Slurm" not in error.value.seen
+
+
+@pytest.mark.parametrize(
+    ("job", "is_other"),
+    [
+        (JOB, True),
+        (replace(JOB, word="PENDING"), True),
+        (replace(JOB, comment="clusterrun:R2:T"), True),
+        (replace(JOB, comment="clusterrun:R:T"), False),
+        (replace(JOB, word="COMPLETED"), False),
+    ],
+)
+def test_a_live_job_that_has_the_number_of_another_run_by_now_is_described(
+    tmp_path: Any, job: ForeignJob, is_other: bool
+) -> None:
+    assert bool(other_job(context(tmp_path, job), "7", "R")) == is_other
+    assert other_job(context(tmp_path, job), "R", "R") == ""
 
 
 def row(job_id: str, name: str, word: str = "RUNNING", comment: str = "") -> JobRow:
