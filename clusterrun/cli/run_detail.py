@@ -37,6 +37,9 @@ def show(context: Context, status: RunStatus) -> None:
 
         # Its line breaks are parts of quoted words, and a shell must read them as such.
         print(f"{'again':<10} {again(details.record.spec)}")
+        if details.record.spec.environment:
+            orders = context.store.paths(status.run_id).orders
+            print(f"{'':<10} --env takes the values of this shell; those of the run are in {visible(orders)}")
 
 
 def _size(status: RunStatus) -> str:

@@ -23,6 +23,8 @@ def line(spec: JobSpec, verb: str = "submit", with_values: bool = False) -> str:
     for option in EVERY:
         if not _by_itself(option.name, spec):
             arguments += _words(option, spec, plain, with_values)
+    # The jobs that must succeed first. Of those that have succeeded, submit leaves the option out.
+    arguments += [word for job_id in spec.after for word in ("--after", job_id)]
     if spec.alone:
         arguments += ["--level", spec.preflight] if spec.preflight == "quick" else []
         arguments += ["--all-pairs"] if spec.all_pairs else []

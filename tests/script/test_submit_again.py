@@ -88,13 +88,18 @@ def test_a_field_that_was_set_is_set_again(
 
 
 def test_unrequested_options_are_not_in_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    planned = {"name": "train", "python": sys.executable, "cluster": Cluster.SLURM, "after": ("17",)}
+    planned = {"name": "train", "python": sys.executable, "cluster": Cluster.SLURM}
     assert line(JobSpec(("train.py",), HERE, max_restarts=0, **planned)) == (
         "cd '/somewhere else' && clusterrun submit train.py"
     )
     monkeypatch.chdir(tmp_path)
     spares = JobSpec(("-m", "pkg.mod"), str(tmp_path), spares=1, max_restarts=3)
     assert line(spares) == "clusterrun submit --spares 1 -m pkg.mod"
+
+
+def test_a_run_that_waited_for_others_waits_for_them_again() -> None:
+    again = line(JobSpec(("train.py",), HERE, after=("17", "18_4")))
+    assert again.endswith(" --after 17 --after 18_4 train.py")
 
 
 def test_a_secret_is_not_shown_and_a_check_is_a_check() -> None:
