@@ -212,6 +212,9 @@ def _check(programs: Sequence[Program], reports: int) -> None:
             errno.E2BIG: "arguments and environment together are larger than the system takes",
         }.get(int(code), "try to start it by hand on this node")
         name = program.argv[0]
+        if int(code) == errno.ENOENT and "/" not in name:
+            path = dict(program.environment).get("PATH", os.defpath)
+            remedy = f"its PATH is {path}: a --setup line may be missing, or one may replace PATH"
         is_relative = "/" in name and not os.path.isabs(name)
         place = f" in {program.cwd}" if is_relative and program.cwd else ""
         raise NotStarted(f"the program {name!r}{place} cannot be executed: {reason}", remedy)

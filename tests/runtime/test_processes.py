@@ -67,6 +67,7 @@ def test_exit_codes_and_signals_are_distinguished_and_assigned_to_their_child(nu
 
 @pytest.mark.parametrize("argv, cwd, message, remedy", [
     ("no-such", "/", "the program 'no-such' cannot be executed: No such file or directory", "--setup"),
+    ("no-such", "/", "the program 'no-such' cannot be executed: No such file or directory", "PATH is /usr"),
     ("/", "/", "the program '/' cannot be executed: Permission denied", "chmod +x"),
     ("true", "/no-such", "the directory '/no-such' cannot be entered: No such file or directory", "share"),
 ])  # fmt: skip
