@@ -68,12 +68,10 @@ def data_difference(
     earlier = max((step for step in same if step < number), default=0)
     if earlier:
         begins = ", the first of the run" if 1 in same else ""
-        return (
-            "data",
-            f"got the batch of step {earlier} again{begins}: {number - earlier} batches are repeated",
-        )
+        again = f"got the samples of step {earlier} again{begins}"
+        return "data", f"{again}: those of {number - earlier} steps are repeated"
     if same:
-        return "data", f"got the batch of step {min(same)}: {min(same) - number} batches are skipped"
+        return "data", f"got the samples of step {min(same)}: those of {min(same) - number} steps are skipped"
     if Counter(actual) == Counter(expected):
         return "data", "got the same samples in another order"
     elsewhere = {

@@ -28,7 +28,12 @@ REASONS = (
     JobReason("Resources", "waits for nodes to become free"),
     JobReason("Priority", "waits: jobs with a higher priority are ahead"),
     JobReason("Dependency", "waits for the job that it depends on", "scontrol show job JOB names it"),
-    JobReason("DependencyNeverSatisfied", "the job that it depends on failed", "clusterrun cancel JOB", True),
+    JobReason(
+        "DependencyNeverSatisfied",
+        "the job that it depends on did not end as the dependency requires",
+        "clusterrun cancel JOB",
+        True,
+    ),
     JobReason("BeginTime", "waits for its begin time"),
     JobReason("JobHeldUser", "is held by its owner", _RELEASE, held=True),
     JobReason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK, held=True),

@@ -11,6 +11,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure, OrphanReport, RunStatus
 from clusterrun.model.states import Phase, State
 from clusterrun.operations.run_state import RunEvidence, judge, recorded_end
+from clusterrun.slurm_text.reasons import explain
 from tests.operations.values import ATTEMPT, FAILURE, NOW, RECORD, row, state
 
 LOCAL = replace(RECORD, cluster="local", job_id="12.99")
@@ -134,7 +135,7 @@ NEVER = "DependencyNeverSatisfied"
     [
         (
             {"row": row("PENDING", reason=NEVER)},
-            "will never start: the job that it depends on failed (clusterrun cancel 41)",
+            f"will never start: {explain(NEVER).meaning} (clusterrun cancel 41)",
             True,
         ),
         (
@@ -142,7 +143,11 @@ NEVER = "DependencyNeverSatisfied"
             "will never start: a (r1) was FAILED",
             True,
         ),
-        ({"row": row("CANCELLED", reason=NEVER)}, "never started: the job that it depends on failed", False),
+        (
+            {"row": row("CANCELLED", reason=NEVER)},
+            f"never started: {explain(NEVER).meaning}",
+            False,
+        ),
         (
             {"row": row("CANCELLED", reason=NEVER), "before": "a (r1) was FAILED"},
             "never started: a (r1) was FAILED",
