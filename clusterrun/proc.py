@@ -27,6 +27,8 @@ SHELLS = frozenset(
 )
 # FUTEX_PRIVATE_FLAG of linux/futex.h
 _PRIVATE = 0x80
+# Beginnings of the kernel functions in which a process waits for the lock of a file.
+_LOCK_WAITS = ("locks_lock_inode", "flock_lock", "posix_lock", "do_lock_file", "fcntl_setlk")
 
 
 @frozen
@@ -263,7 +265,8 @@ def written_files(pid: int) -> dict[str, int]:
 def awaited_lock(pid: int) -> tuple[int, str]:
     """Return the holder of the file lock that ``pid`` waits for (0: none), and the file ('': unknown).
 
-    /proc/locks lists each lock, then the processes that wait for it, marked by an arrow.
+    /proc/locks lists each lock, then the processes that wait for it, marked by an arrow. It lists no lock
+    that a process of another node or container holds. The call that waits has the file as its first argument.
     """
     holder = 0
     for line in content("/proc/locks").decode("ascii", "replace").split("\n"):
@@ -274,7 +277,10 @@ def awaited_lock(pid: int) -> tuple[int, str]:
             holder = int(fields[4])
         elif int(fields[5]) == pid and holder > 0:
             return holder, _locked(holder, fields[6]) or _locked(pid, fields[6])
-    return 0, ""
+    call = content(f"/proc/{pid}/syscall").split()
+    if len(call) < 2 or not waiting_in(pid).startswith(_LOCK_WAITS):
+        return 0, ""
+    return 0, descriptors(pid).get(int(call[1], 16), "")
 
 
 def _locked(pid: int, identity: str) -> str:

@@ -437,7 +437,7 @@ class CallTable:
 
     def gets_on(self, rank: RankSnapshot) -> bool:
         """Return whether a late rank shows progress. Of a noticed hang, only a growing file counts."""
-        return rank.writes or (not self.stalled and (rank.compiles or bool(rank.counts)))
+        return rank.writes or (not self.stalled and (rank.compiles or rank.receives or bool(rank.counts)))
 
     def patience(self, late: Sequence[RankSnapshot]) -> float:
         """Return the seconds for which ranks at work may let the others wait: as long as they often did."""

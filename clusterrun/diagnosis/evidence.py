@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from clusterrun.diagnosis.stacks import BACKWARD, Doing, StackLocation, ThreadPlace, is_in_backward, location
+from clusterrun.diagnosis.stacks import (
+    BACKWARD,
+    Doing,
+    StackLocation,
+    ThreadPlace,
+    is_in_backward,
+    location,
+    reads_socket,
+)
 from clusterrun.model.frozen import Any, frozen
 
 # Processors. A rank that uses less waits for something.
@@ -274,6 +282,12 @@ class RankSnapshot:
     def writes(self) -> bool:
         """Return whether a file of it grows, so that it saves something large."""
         return self.process.written >= WRITES
+
+    @property
+    def receives(self) -> bool:
+        """Return whether data still come from a disk or a socket: it waits for them, and ran in the look."""
+        ran = 0 <= self.process.idle < self.process.seconds
+        return ran and (self.state == "D" or reads_socket(self.stacks.main))
 
     @property
     def compiles(self) -> bool:

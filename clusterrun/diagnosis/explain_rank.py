@@ -142,6 +142,9 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         why += f"which process {process.lock_holder} of its node holds"
         ps = f"clusterrun exec --node {rank.node} -- ps -fp {process.lock_holder}"
         return Reason(why, f"what does that process do? {ps}")
+    if process.lock and not polls_for_lock_file(rank.stacks.main):
+        why = f"it waits for the lock of {process.lock}{where}, which no process that its node sees holds"
+        return Reason(why, f"which process of another node or container has it open? fuser {process.lock}")
     if polls_for_lock_file(rank.stacks.main):
         remedy = "does the process that made that file still run? If not, remove the file"
         if not process.lock:

@@ -532,12 +532,13 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
             host = first.endpoint.partition(":")[0]
             names = {look.node.partition(".")[0] for look in looks}
             # An address, or the name of an interface such as n0001-ib, may belong to a node of the job.
-            if (
-                re.fullmatch(r"[a-z][\w.-]*", host)
-                and not host.startswith((*names, "localhost"))
-                and not mute
-            ):
-                sentence += ": its rendezvous endpoint names no node of the job"
+            is_foreign = re.fullmatch(r"[a-z][\w.-]*", host) and not host.startswith((*names, "localhost"))
+            is_loopback = count > 1 and re.match(r"localhost|127\.|\[?::1", first.endpoint)
+            if is_loopback or (is_foreign and not mute):
+                problem = "names no node of the job"
+                if is_loopback:
+                    problem = "is each node's own loopback, so each node waits for itself"
+                sentence += f": its rendezvous endpoint {problem}"
                 remedy = "set it to the first node: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
                 return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
         if not absent or mute:

@@ -27,12 +27,16 @@ _SCRIPT = (" <module>", " _run_module_as_main")
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|(?:^|/)torch/(?:nn|cuda|distributed|autograd|multiprocessing|utils|_\w+)/"
     r"|(?:^|/)deepspeed/(?:runtime|utils|comm|launcher)/"
-    r"|/lib(?:64)?/python\d|(?i:/envs/[^/]+/lib/)|/lib/pypy|^<|\.zip/|\.p(?:yx|xi|xd):|/prelude/clusterrun_"
-    # A program without a suffix that a package installed.
+    r"|/lib(?:64)?/python\d|(?i:/envs/[^/]+/lib/)|/lib/pypy|^<(?!dynamic-code>|stdin>|ipython-)|\.zip/|\.p(?:yx|xi|xd):|/prelude/clusterrun_"
+    # A program without a suffix that a package installed. Functions that cloudpickle brought, as for
+    # submitit, and those of a notebook have no file, and are the user's.
     r"|/bin/[^/.]+:"
 )
 # Python's own library, in which a thread that waits makes no call of torch.
 _PYTHONS_OWN = re.compile(r"/lib(?:64)?/python\d[\d.]*/(?!site-packages/|dist-packages/)")
+_READS_SOCKET = re.compile(
+    r"/lib(?:64)?/python\d[\d.]*/(?:socket|ssl)\.py:\d+ (?:.*\.)?(?:readinto|read|recv\w*)$"
+)
 _LINE = re.compile(r".*?:\d+(?= |$)", re.DOTALL)
 _RENDEZVOUS = ("init_process_group", "rendezvous", "_store_based_barrier", "new_group", "create_c10d_store")
 # Functions that make a group. The outermost of these frames is the user's call.
@@ -266,6 +270,11 @@ def reads_of_process(stack: tuple[str, ...]) -> bool:
     return waits_for_pool(stack) or any(
         function_of(frame) in ("recv", "recv_bytes", "result") for frame in reads
     )
+
+
+def reads_socket(stack: tuple[str, ...]) -> bool:
+    """Return whether the innermost frame waits in Python's own library for data of a socket."""
+    return bool(stack) and _READS_SOCKET.search(stack[0]) is not None
 
 
 def hands_over_queue(stack: tuple[str, ...]) -> bool:

@@ -660,6 +660,7 @@ def test_a_rank_whose_process_a_thread_keeps_alive_is_named() -> None:
     held = rank(2, stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",))
     result = verdict(rank(0, state=""), rank(1, state=""), held, rank(3, state=""))
     assert blamed(result) == [(2, "n1", "its script has ended, and its process has not")]
+    assert "the others have ended" in result.message
 
 
 def on_gpus(number: int, begun: int, **changes: object) -> RankSnapshot:
@@ -860,6 +861,7 @@ def in_broadcast(number: int, root: int | None) -> RankSnapshot:
         ((0, 0, 1, None), [2]),  # rank 1 is there, and no root
         ((0, None, 2, None), []),
         ((0, 0, 1, 2), [2, 3]),
+        ((1, 2, 1, 0), []),  # each takes the items of a set in an order of its own
     ],
 )
 def test_ranks_with_different_roots_of_one_collective_are_reported(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -154,6 +155,21 @@ def test_the_holder_of_a_file_lock_that_a_process_waits_for_is_reported(call: st
             assert proc.awaited_lock(waiter.pid) == (holder.pid, str(file))
             assert proc.awaited_lock(holder.pid) == (0, "")
             holder.communicate(b"\n")
+            waiter.communicate(b"\n")
+
+
+def test_a_file_is_reported_whose_lock_a_process_of_another_node_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = proc.content
+    monkeypatch.setattr(proc, "content", lambda path: b"" if path == "/proc/locks" else content(path))
+    file = tmp_path / "data set.lock"
+    command = [sys.executable, "-S", "-c", LOCKS.format(call="flock"), str(file)]
+    with open(file, "w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as waiter:
+            until(lambda: proc.awaited_lock(waiter.pid) == (0, str(file)), "it waits")
+            fcntl.flock(holder, fcntl.LOCK_UN)
             waiter.communicate(b"\n")
 
 

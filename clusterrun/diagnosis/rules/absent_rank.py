@@ -120,6 +120,8 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
     on_node = f" on {ranks[0].node}" if len(nodes) == 1 and ranks[0].node else ""
     waits = [wait for wait in table.waits if ranks[0].rank in wait.missing]
     did = f" hold{verb_s(ranks)} the others up"
+    if not any(rank.state for rank in table.ranks if rank.rank not in whys):
+        did = f" still run{verb_s(ranks)}, and the others have ended"
     if waits:
         # A collective says more than a send.
         wait = max(waits, key=lambda wait: wait.sequence > 0)

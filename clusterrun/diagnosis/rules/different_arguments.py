@@ -95,18 +95,16 @@ def _are_wrong(sides: list[tuple[int, list[int]]], supporters: dict[int, set[int
     """Return whether every root but the first is wrong.
 
     A rank that names another root cannot be the root. Otherwise the first needs more supporters
-    than the others could get from the ``undecided`` ranks.
+    than the others could get together from the ``undecided`` ranks.
     """
 
     def is_denied(root: int) -> bool:
         return any(root in ranks for other, ranks in sides if other != root)
 
-    first = sides[0][0]
-    return all(
-        (is_denied(root) and not is_denied(first))
-        or len(supporters[first]) > len(supporters[root]) + undecided
-        for root, _ in sides[1:]
-    )
+    first, *others = [root for root, _ in sides]
+    if len(supporters[first]) > sum(len(supporters[root]) for root in others) + undecided:
+        return True
+    return not is_denied(first) and all(map(is_denied, others))
 
 
 def _supporters(table: CallTable, group: str, root: int, ranks: list[int]) -> set[int]:
@@ -157,6 +155,7 @@ def explain_different_roots(
         root = table.wait_by_rank[rank].root
         whys[rank] = f"it names rank {root} as the root of {call.operation}{at_place(table, rank)}"
     remedy = f"let every rank give {call.operation} the same root (src, dst)"
+    remedy += "" if blamed else "; a loop must take its items in the same order on every rank: a set has none"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
 
 

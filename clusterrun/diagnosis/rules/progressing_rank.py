@@ -32,8 +32,10 @@ def explain(table: CallTable, blamed: Ranks, late: Sequence[RankSnapshot]) -> Di
     ranks, verdict, remedy = [rank.rank for rank in late], Verdict.NOTHING, ""
     if all(rank.writes for rank in late):
         does = f"write{verb_s(ranks)} a file that grows"
-    elif all(rank.writes or rank.compiles for rank in late):
-        does = f"compile{verb_s(ranks)}, or wait{verb_s(ranks)} for a busy program"
+    elif all(rank.receives for rank in late):
+        does = f"still read{verb_s(ranks)} data that arrive"
+    elif not any(rank.counts for rank in late):
+        does = f"compile{verb_s(ranks)}, or wait{verb_s(ranks)} for a busy program or for data"
     else:
         counts = "; ".join(dict.fromkeys(count for rank in late for count in rank.counts))
         does, verdict = f"still work{verb_s(ranks)} ({counts})", Verdict.UNDETERMINED
