@@ -29,6 +29,8 @@ _GOES_ON = re.compile(
     r"|f(?:alling|alls?|ell) ?back|continu(?:es?|ing)|recover(?:ed|ing))\b"
 )
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
+# A line of NCCL's watchdog thread.
+OF_WATCHDOG = re.compile(r"\bProcessGroupNCCL\.cpp:\d+\]")
 # Exceptions that a signal from outside raises.
 ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SIGTERMException|SignalException)\b")
 
@@ -46,7 +48,8 @@ class LogError:
 
     @property
     def was_handled(self) -> bool:
-        return self.is_doubtful or self.error.survived
+        # The watchdog prints beside the program: output that follows proves nothing.
+        return (self.is_doubtful or self.error.survived) and not OF_WATCHDOG.search(self.error.text)
 
 
 @frozen

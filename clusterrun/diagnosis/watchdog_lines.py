@@ -74,7 +74,7 @@ class WatchdogLines:
                 if at_work := _AT_WORK.search(text):
                     groups[rank, int(at_work[1])] = status[1]
                 begun = self.begun.setdefault(rank, {})
-                begun[status[1]] = max(begun.get(status[1], -1), int(status[2]))
+                begun.setdefault(status[1], int(status[2]))
             elif _STUCK.search(text):
                 stuck.add(rank)
         self.stuck, self.absent = tuple(sorted(stuck)), tuple(sorted(absent))

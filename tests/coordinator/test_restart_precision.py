@@ -108,6 +108,7 @@ LOGS_THAT_RECUR = {
     "nccl-message-truncated",
     "batch-floating-point",
     "forward-compatibility",
+    *("h100-illegal-access", "h100-device-assert", "h100-out-of-memory"),
 }
 
 NOT_ENDED = {"sigkill", "torchrun_kill", "futures", "timeout_alarm", "store_gone", "never_inits"}

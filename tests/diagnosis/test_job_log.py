@@ -39,6 +39,10 @@ class Answer(NamedTuple):
     held: bool
 
 
+# Recorded by us.
+H100 = (
+    "one H100 80GB HBM3, driver 580.159.04, torch 2.11.0+cu130, NCCL 2.28.9, four lab nodes, 27 November 2026"
+)
 EXPECTED = {
     "torchrun-value-error": Answer(
         "Vision-CAIR/MiniGPT-4#237",
@@ -746,6 +750,16 @@ EXPECTED = {
     ),
     "horovodrun-status-of-a-signal": Answer(
         "horovod/horovod#3472", (0,), ("SIGKILL", "memory ran out"), "", (), False
+    ),
+    "h100-illegal-access": Answer(
+        H100, (1,), ("illegal memory access", "CUDA_LAUNCH_BLOCKING=1"), "train.py:213", ("n0002",), False
+    ),
+    "h100-device-assert": Answer(
+        H100, (2,), ("device-side assert", "t >= 0 && t < n_classes"), "train.py:203", ("n0003",), False
+    ),
+    "h100-out-of-memory": Answer(H100, (1,), ("CUDA out of memory",), "train.py:194", ("n0002",), False),
+    "h100-rank-comes-late": Answer(
+        H100, (3,), ("it had begun 10 collectives", "ALLREDUCE of 1049600"), "", (), False
     ),
     "mpirun-real-exit": Answer("horovod/horovod#642", (0,), ("exited with code 1",), "", (), False),
 }
