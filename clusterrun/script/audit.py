@@ -34,16 +34,17 @@ def evaluated(reading: Reading) -> Reading:
     A shell in each rank expands them if it does so alike, with variables that are exported for it. Else a
     setup line expands them.
     """
-    if not (reading.text_in_ranks or reading.is_kept):
+    names = reading.read_in_ranks
+    if not (names or reading.text_in_ranks):
         return reading
     code, setup = _code(reading.command), "\n".join(reading.setup)
     exported = {*_OF_SHELL, *RENDEZVOUS}
     exported = exported.union(*(statement.exports for statement in ShellSource(setup).statements))
     # An array cannot be exported.
-    arrays = {name for pair in _ARRAY.findall(setup) for name in pair} & variables_read((code,))
+    arrays = {name for pair in _ARRAY.findall(setup) for name in pair} & names
     hidden = {
         name
-        for name in variables_read((code,)) - exported - arrays
+        for name in names - exported - arrays
         if not name.startswith(("SLURM_", "CLUSTERRUN_"))
         and (_SETS_UNSEEN.search(setup) or re.search(rf"\b{name}\b", setup))
     }

@@ -40,11 +40,66 @@ PREPARATIONS = {
     *PRINTS,
     *("mkdir", "ulimit", "umask", "unset", "eval", "set", "shopt", "[", "[[", "trap"),
 }
+# Commands that leave the shell as it is: programs, tests, and the end of the script.
+EXTERNAL = {
+    *HELPERS,
+    *(
+        "[",
+        "[[",
+        "test",
+        "true",
+        ":",
+        "exit",
+        "wait",
+        "cat",
+        "grep",
+        "sed",
+        "awk",
+        "find",
+        "ln",
+        "mv",
+        "chmod",
+        "tee",
+    ),
+    *(
+        "git",
+        "pip",
+        "pip3",
+        "uv",
+        "wget",
+        "curl",
+        "make",
+        "cmake",
+        "nvcc",
+        "gcc",
+        "g++",
+        "squeue",
+        "sacct",
+        "sbatch",
+    ),
+    *(
+        "singularity",
+        "apptainer",
+        "docker",
+        "podman",
+        "Rscript",
+        "julia",
+        "java",
+        "perl",
+        "head",
+        "tail",
+        "sort",
+    ),
+}
 # Commands whose second run changes nothing.
 _REPEATABLE = PREPARATIONS | {
     *("cp", "rsync", "ln", "tar", "unzip", "chmod", "touch", "sleep", "true", ":", "test", "read", "mapfile"),
     *("wait", "exit", "pip", "pip3", "cat", "ls", "sbcast", "shift", "break", "return"),
 }
+# Files that prepare the shell, and define no function that trains.
+KNOWN_FILES = re.compile(
+    r"activate|bashrc|profile|conda\.sh|/etc/|/modules?/|/lmod/|env\.sh$|set_?(?:up)?vars"
+)
 # A value that a command prints.
 COMPUTED = re.compile(r"\$\((?!\()|`")
 # The value of a sweep in a word of the command.
@@ -96,6 +151,14 @@ class Reading:
     parts: tuple[Part, ...] = ()
     # The statements, in their order, with the commands that are runs of their own. () if there is one.
     runs: tuple[Statement, ...] = ()
+
+    @property
+    def read_in_ranks(self) -> set[str]:
+        """Return the variables that COMMAND reads in a shell that the script does not start itself."""
+        is_shell = self.command[:2] == ("bash", "-c")
+        launched = self.training.launch.command if self.training else ()
+        is_own = self.is_kept or self.text_in_ranks or launched[:2] != ("bash", "-c")
+        return variables_read(self.command[2:3]) if is_shell and is_own else set()
 
 
 @frozen

@@ -29,7 +29,7 @@ from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.sbatch_lines import Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
 from clusterrun.script.script_reading import ONE_RUN, read_script, with_login_files
-from clusterrun.script.shell_source import Body, ShellSource, Statement
+from clusterrun.script.shell_source import SOURCED, Body, ShellSource, Statement
 from clusterrun.script.statement_rules import OF_OTHER_RUNS
 from clusterrun.script.statements_beside import ERREXIT
 from clusterrun.script.training_statement import literal_placeholders
@@ -52,10 +52,10 @@ _COUNTS_GPUS = re.compile(r"\bSLURM_GPUS_ON_NODE\b|nvidia-smi|device_count|[= ](
 _USES_GPUS = re.compile(r"(?i)#SBATCH.*(?:exclusive|gpu)|cuda|nvidia|\s--nv\b")
 # Directives that may lead to nodes with such GPUs.
 _PLACES = ("partition", "constraint", "nodelist")
-# A file of shell code that the script reads.
-_SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
 # A backslash with a blank behind it does not continue a command in the next line.
 _BROKEN_END = re.compile(r"(?<!\\)\\[ \t]+$")
+# ``#!/bin/sh –l``, with a dash that is no hyphen.
+_SHELL_ARGUMENT = re.compile(r"#!\s*\S*/(?:env\s+)?(?:ba|z|k|da)?sh\s+(?:-\S+\s+)*([^-\s]\S*)")
 # ``#SBTACH --time=1``
 _MISSPELT = re.compile(r"#\s*(?!SBATCH\b)([A-Z]{6})\s+-")
 _PRINTED = re.compile(r"(?m)^\s*(?:echo|printf)\b.*$")
@@ -165,8 +165,11 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
         if name in _OF_JOB and not (is_size or is_same):
             reason = f"the run has what the line asks for: --{name} {value} is of the step alone"
             all_parts.append(Part(command_line, f"--{name} {value}", PartOutcome.OPTION, reason))
-    for option in script.launch.open_sizes if script.launch.rank_launcher else ():
-        if not script.translated.gpus_per_node:
+    for option in script.launch.open_sizes:
+        if not script.launch.rank_launcher:
+            reason = "it is known only when the script runs: say --nodes N and --ranks-per-node N"
+            all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
+        elif not script.translated.gpus_per_node:
             reason = "it is known only when the script runs: say --gpus N"
             all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
         elif not any(
@@ -193,6 +196,9 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, NO_SHEBANG))
     if {"zsh", "ksh"} & set(map(os.path.basename, shebang[2:].split())) and script.reading.setup:
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, "--setup lines run in bash"))
+    if match := _SHELL_ARGUMENT.match(shebang):
+        reason = f"the shell takes {match[1]} for its script, and the job fails: write an option with -"
+        all_parts.append(Part(1, shebang.rstrip(), PartOutcome.UNTRANSLATED, reason))
     if shebang.endswith("\r"):
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, DOS_LINES))
     texts = [part.text for part in script.reading.parts]
@@ -257,8 +263,9 @@ def _read(
     array = read_array({directive.name: directive.value for directive in directives}.get("array", ""))
     counts = {**task_counts(directives), **dict(array.counts)}
     functions: dict[str, Body] = {}
-    for name in _SOURCED.findall(text):
-        functions.update(ShellSource(read_file(name)).functions)
+    files = {name: ShellSource(read_file(name)) for name in SOURCED.findall(text)}
+    for file in files.values():
+        functions.update(file.functions)
     # ``#!/bin/bash -e`` is the option that ``set -e`` sets.
     code = re.sub(r"\A#!.*\s-[a-z]*e[a-z]*$", "set -e", text, count=1, flags=re.MULTILINE)
     source = ShellSource(
@@ -267,6 +274,7 @@ def _read(
         arguments,
         functions,
         environment={**job_variables(directives), **(_NO_ARGUMENTS if arguments is None else {})},
+        sourced={name: file.names_set for name, file in files.items()},
     )
     reading = read_script(source, read_file, arguments, command_line)
 
@@ -404,8 +412,12 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
     if not (ranks or "gpu" in passed_on) and uses_gpus and script.reading.command:
         yield "the line asks for no GPUs, so that ranks see none: --gpus N, or --gpus-from node"
     is_step = launch.program == "srun" and not launch.rank_launcher and "per-node" not in options
-    if is_step and not is_python and nodes * max(ranks, last_number(options.get("ranks-per-node", ""))) > 1:
+    world = nodes * max(ranks, last_number(options.get("ranks-per-node", "")), 1)
+    if is_step and not is_python and world > 1:
         yield "each process is a rank: a program that calls MPI sees one process, and none is bound to CPUs"
+    has_size = not (launch.rank_launcher or launch.open_sizes)
+    if has_size and is_python and world == 1 and "per-node" not in options:
+        yield "the line sets RANK=0 and WORLD_SIZE=1, and the script does not: --per-node sets none of them"
     if ranks and not translated.gpus_per_node:
         yield f"the script asks for no GPUs: --ranks-per-node {ranks} in the place of --gpus asks for none"
     elif ranks != translated.gpus_per_node and "gpus" in options:

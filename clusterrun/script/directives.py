@@ -13,8 +13,8 @@ from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES
 
 # A value that is not empty, and otherwise known only when the script runs.
 SOME_VALUE = "\ue025"
-_SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "cpus-per-gpu")
-_TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
+_TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "ntasks-per-gpu")
+_SIZES = (*_TASKS, "cpus-per-task", "cpus-per-gpu")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 # An item of ``--gres`` that asks for GPUs.
 _OF_GRES = re.compile(r"(?:gres[/:])?gpu\b")
@@ -170,6 +170,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
         elif name == "ntasks" and nodes > 1 and not _nodes(values):
             changed.append((directive, f"Slurm may put them on one node, and the line asks for {nodes}"))
+        elif name == "gpus-per-task" and gpus > last_number(value) and not tasks_per_node:
+            changed.append((directive, "no line gives the number of tasks: say --ranks-per-node N"))
         elif name == "gpus-per-task" and gpus > 1 and tasks_per_node != 1:
             changed.append((directive, SEES_ALL_GPUS))
         elif name == "export":
@@ -237,6 +239,13 @@ def _values(directives: Sequence[Directive]) -> dict[str, str]:
     tasks = last_number(values.get("ntasks", ""))
     if 0 < tasks < last_number(values.get("nodes", "")) and not _tasks_per_node(values):
         values["nodes"] = str(tasks)  # Slurm gives no node without a task
+    gpus_per_task = last_number(values.get("gpus-per-task", ""))
+    if "ntasks" not in values and not _tasks_per_node(values):
+        gpus_per_node = _gpus_per_node(values, _nodes(values) or 1, 1)
+        if tasks_per_gpu := last_number(values.get("ntasks-per-gpu", "")):
+            values["ntasks-per-node"] = str(tasks_per_gpu * gpus_per_node)
+        elif gpus_per_task and last_number(values.get("gpus", "")) >= gpus_per_task:
+            values["ntasks"] = str(last_number(values["gpus"]) // gpus_per_task)
     return values
 
 
@@ -302,7 +311,7 @@ def _gpu_items(values: dict[str, str]) -> list[str]:
 
 def _gpus_per_node(values: dict[str, str], nodes: int, tasks_per_node: int) -> int:
     for item in _gpu_items(values):
-        return last_number(item) or 1
+        return last_number(item) if re.search(r":\d+$", item) else 1
     if "gpus-per-node" in values:
         return last_number(values["gpus-per-node"])
     if "gpus-per-task" in values:

@@ -43,7 +43,7 @@ SCHEDULERS = ("srun", "sbatch", "salloc")
 WITHOUT_EFFECT = ("source", ".", "export", "cd", "alias", "ulimit", "umask", "unset")
 SETUP_COMMANDS = (*WITHOUT_EFFECT, "pushd", "module", "ml")
 ACTIVATORS = ("conda", "mamba", "micromamba")
-_WRAPPERS = (
+WRAPPERS = (
     *(*LIMITERS, "strace", "nsys", "ncu"),
     *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv"),
     *(
@@ -137,7 +137,8 @@ class LaunchCommand:
     @property
     def runs_on_one_node(self) -> bool:
         """Return whether it starts ranks on the node of its shell alone."""
-        has_nodes = self.nodes > 1 or self.says_nodes or "hostfile" in " ".join(self.needless)
+        names_hosts = re.search(r"hostfile|(?<!\S)(?:-H|--hosts?)\b", " ".join(self.needless)) is not None
+        has_nodes = self.nodes > 1 or self.says_nodes or names_hosts
         return self.runs_once or (self.program == self.rank_launcher != "" and not has_nodes)
 
     @property
@@ -190,7 +191,7 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
         elif word in ("-u", "--unset") and arguments[0] == "env":
             place += 1
             unset += [("setup", f"unset {variable}") for variable in arguments[place : place + 1]]
-        elif name in _WRAPPERS:
+        elif name in WRAPPERS:
             end = None if is_image_command(arguments[place:]) else _launcher_behind(arguments, place + 1)
             if end is None:
                 return None
@@ -213,7 +214,7 @@ def _launcher_behind(arguments: tuple[str, ...], start: int) -> int | None:
     """Return the index of the first launcher from ``start``. It ends at a Python or a script."""
     for index in range(start, len(arguments)):
         name = os.path.basename(arguments[index])
-        if _launch_at(arguments, index) or name in _WRAPPERS:
+        if _launch_at(arguments, index) or name in WRAPPERS:
             return index
         if PYTHON.fullmatch(name) or name.endswith(".py"):
             return None

@@ -54,6 +54,8 @@ _ARGUMENT = re.compile(r"\$\{?[1-9#@*]")
 # The value of a sweep.
 _SWEPT = re.compile(r"\{[A-Za-z_]\w*\}", re.ASCII)
 _EXPORT = re.compile(r"(?:export|(?:declare|typeset) -x)\s", re.ASCII)
+# A file of shell code that the script reads.
+SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
 # Statements with blocks inside, and the token at which a block begins.
 _OPENINGS = {
     "compound_statement": "{",
@@ -227,6 +229,7 @@ class Skipped:
     line: int  # line of its first statement
     text: str
     reads_arguments: bool  # whether the condition reads the arguments of the script
+    reads: frozenset[str]  # variables that the condition reads
 
 
 class ShellSource:
@@ -240,13 +243,15 @@ class ShellSource:
         functions: Mapping[str, Body] | None = None,
         lines_above: int = 0,
         environment: Mapping[str, str] | None = None,
+        sourced: Mapping[str, set[str]] | None = None,
     ) -> None:
         """Parse ``text``.
 
         ``constants``: values of variables that the script does not set itself. ``arguments``: those of the
         script; None if they are known only when it runs. ``functions``: those that were defined before it.
         ``lines_above``: lines of the file above ``text``. ``environment``: values of variables and arguments
-        with which conditions are evaluated, and nothing else.
+        with which conditions are evaluated, and nothing else. ``sourced``: the variables that each file sets
+        which it sources.
         """
         self._lines_above = lines_above
         self._bytes = text.replace("\r\n", "\n").encode("utf-8", "replace")
@@ -261,6 +266,7 @@ class ShellSource:
         # The place of the last assignment of each variable. A value that reads it before changes with it.
         self._last_set = self._places_of_last_set(root)
         self.environment: dict[str, str] = dict(environment or {})
+        self._sourced = sourced or {}
         # The blocks that conditions exclude.
         self.skipped: list[Skipped] = []
         self.statements = tuple(self._statements(root.children))
@@ -349,7 +355,9 @@ class ShellSource:
         taken: list[Node] = []
         skipped: list[Skipped] = []
         is_decided = False
-        for holds, condition, nodes in branches:
+        conditions = " ".join(condition for _, condition, _ in branches)
+        reads_arguments = self.arguments is None and _ARGUMENT.search(conditions) is not None
+        for holds, _, nodes in branches:
             if holds is None and not is_decided:
                 return None
             block = [part for part in nodes if part.type != "comment"]
@@ -357,8 +365,8 @@ class ShellSource:
                 taken, is_decided = block, True
             elif block:
                 body = self._body(block)
-                reads_arguments = self.arguments is None and _ARGUMENT.search(condition) is not None
-                skipped.append(Skipped(body.line, body.text, reads_arguments))
+                reads = frozenset(_NAME.findall(conditions))
+                skipped.append(Skipped(body.line, body.text, reads_arguments, reads))
         ends = any(re.search(r"(?<![\w-])(?:exit|return)\b", self._text(part)) for part in taken)
         if ends or node.has_error or (behind is not None and behind.type == "&"):
             return None
@@ -453,6 +461,8 @@ class ShellSource:
             if "set --" in text:
                 of_names = {name: value for name, value in self.environment.items() if name.isidentifier()}
                 self.environment = of_names
+        if match := SOURCED.fullmatch(text):
+            forgotten |= self._sourced.get(match[1], set())
         if node.type == "command" and (function := self.functions.get(self._text(node).split()[0])):
             forgotten |= set(_ASSIGNED.findall(function.text))
         for name in forgotten:

@@ -37,9 +37,10 @@ _OPTIONS_OF_SRUN = re.compile(
 _OF_TASKS = re.compile(r"SLURM_(?:N?TASKS\w*|NPROCS|PROCID|LOCALID|NODEID|STEP\w+|TASK_PID|JOB_?ID|NNODES)")
 
 
-def traps_signal(names: Sequence[str]) -> bool:
-    """Return whether a ``trap`` catches a signal, and not the end of the script alone."""
-    return bool(set(names[2:]) & _SIGNALS_OF_A_TRAP)
+def reason_of_trap(names: Sequence[str]) -> str:
+    """Return why a ``trap`` is not in the line: it catches the end of the script, or signals alone."""
+    catches_end = {"EXIT", "0"} & set(names[2:])
+    return IS_TRAP_OF_SIGNAL if set(names[2:]) & _SIGNALS_OF_A_TRAP and not catches_end else _IS_TRAP_OF_END
 
 
 def of_tasks(names: Iterable[str]) -> list[str]:
@@ -53,6 +54,9 @@ IS_BESIDE = "it runs beside the ranks: start it from the training script, or sub
 IS_OF_OTHER_RUN = "it comes before a line that is a run of its own: give it to that run as --setup"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
 IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks: clusterrun help signals"
+_IS_TRAP_OF_END = (
+    "the script's own shell runs it at its end: do it in the training script, or after clusterrun wait"
+)
 QUEUES_JOB = (
     "it queues another job: clusterrun convert that script; --after RUN orders runs, --requeue continues one"
 )
@@ -191,7 +195,11 @@ RULES = (
         _NEEDLESS,
         "clusterrun sets it in every rank",
     ),
-    Rule(lambda facts: facts.statement.sets == {"SRUN_CPUS_PER_TASK"}, _NEEDLESS, "srun alone reads it"),
+    Rule(
+        lambda facts: facts.statement.sets == {"SRUN_CPUS_PER_TASK"} and facts.is_constant,
+        _NEEDLESS,
+        "srun alone reads it: the line has its value, if it is known",
+    ),
     Rule(
         lambda facts: bool(READS_RESULT.match(facts.statement.text)),
         _UNTRANSLATED,
@@ -233,15 +241,11 @@ RULES = (
         "deepspeed's launcher reads that file: give each line of it as --env NAME=VALUE",
     ),
     Rule(
-        lambda facts: facts.name == "trap" and not traps_signal(facts.words),
-        _UNTRANSLATED,
-        "the script's own shell runs it at its end: do it in the training script, or after clusterrun wait",
-    ),
-    Rule(
-        lambda facts: facts.name == "trap",
+        lambda facts: facts.name == "trap" and reason_of_trap(facts.words) == IS_TRAP_OF_SIGNAL,
         _UNTRANSLATED,
         IS_TRAP_OF_SIGNAL,
     ),
+    Rule(lambda facts: facts.name == "trap", _UNTRANSLATED, _IS_TRAP_OF_END),
     Rule(
         lambda facts: (
             facts.statement.kind == "unset_command"

@@ -11,6 +11,8 @@ from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
     COMPUTED,
     END_IS_REPORTED,
+    EXTERNAL,
+    KNOWN_FILES,
     PLACEHOLDER,
     PREPARATIONS,
     PREPARES,
@@ -35,7 +37,6 @@ from clusterrun.script.launch_commands import (
 )
 from clusterrun.script.shell_source import (
     PRINTS,
-    Command,
     Constant,
     ShellSource,
     Statement,
@@ -46,19 +47,33 @@ from clusterrun.script.shell_source import (
 from clusterrun.script.statement_rules import (
     ALLEXPORT,
     IS_BEHIND,
-    IS_TRAP_OF_SIGNAL,
     QUEUES_JOB,
     READS_RESULT,
+    RENDEZVOUS,
     Facts,
     of_tasks,
+    reason_of_trap,
     rule_for,
-    traps_signal,
 )
 
 ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Variables that differ between the script's shell and a rank.
 OF_PLACE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM")
+# Variables of every shell.
+OF_SHELL = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "PATH",
+    "PWD",
+    "SHELL",
+    "UID",
+    "HOSTNAME",
+    "RANDOM",
+    "SECONDS",
+    "OLDPWD",
+)
 # Words that each shell expands alike if it has the same variables.
 _VALUE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}|\$\(\([\w\s+*/%-]*\)\)"
 ALIKE = re.compile(
@@ -69,6 +84,13 @@ ALIKE = re.compile(
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 # A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
+# ``set -u``, and ``set +u``.
+_NOUNSET = re.compile(r"set\s(?:.*\s)?([-+])(?:[a-zA-Z]*u|o\s+nounset\b)")
+_SETS_UNSEEN = re.compile(r"(?:source|\.|module|ml|conda|mamba|micromamba|spack|eval|read|set --)\s")
+# A variable that must be set there.
+_EXPANDED = re.compile(r"(?<!\\)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)", re.ASCII)
+# Variables that Slurm sets only if an option asks for what they count.
+_OF_RESOURCES = re.compile(r"SLURM_(?:NTASKS_PER_\w+|CPUS_PER_\w+|GPUS_PER_\w+|MEM_PER_\w+|ARRAY_\w+)")
 _OF_SLURM = re.compile(r"\bSLURM_[A-Z_]+\b")
 
 
@@ -94,6 +116,9 @@ def read_before(
     texts = (*of_training.setup, of_training.text) if is_expanded_once else of_training.setup
     read_by_setup = variables_read(texts)
     needed |= read_by_setup
+    read_in_ranks = set() if is_expanded_once else of_training.read_in_ranks
+    # The user's COMMAND may read all of them.
+    is_open = training is None and not scope.depth
     commands = training.statement.commands if training else ()
     code = "\n".join(of_training.command)
     called = {name for command in commands for name in plain_launch(command.names).command[:1]}
@@ -101,32 +126,20 @@ def read_before(
     parts: list[Part] = []
     fates: list[tuple[Statement, list[Part], list[str]]] = []
     requeues = False
-    # ``set -a`` exports the variables of the statements behind it, until ``set +a``.
-    switches = [(other.line, match[1]) for other in statements if (match := ALLEXPORT.match(other.text))]
-    exported = [
-        statement
-        for statement in statements
-        if [sign for line, sign in switches if line <= statement.line][-1:] == ["-"]
-    ]
-    errexit = "e" if any(ERREXIT.match(statement.text) for statement in statements) else ""
-    if errexit and any(re.match(r"set\s.*\bpipefail\b", statement.text) for statement in statements):
-        errexit = "eo pipefail"
+    exported = _exported(statements)
+    errexit = _errexit(statements)
     absent = min((statement.line for statement in beside), default=None)
     is_before_run = False
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
             facts,
-            is_read=facts.is_read or (training is None and not scope.depth),  # the user's COMMAND may read it
+            is_read=facts.is_read or is_open,
             is_exported=statement in exported,
             launches=facts.launches or statement in runs,
             is_beside=statement in beside,
             waits=bool(_WAITS.match(statement.text)) and absent is not None and absent < statement.line,
-            is_of_other_run=is_before_run
-            and bool(statement.commands)
-            and not all(_prepares(command) for command in statement.commands if command.names)
-            and not statement.sets & needed
-            and statement.kind != "function_definition",
+            is_of_other_run=is_before_run and not statement.sets & needed and _runs_once(statement),
         )
         is_before_run = is_before_run or facts.launches
         rule = rule_for(facts)
@@ -146,23 +159,10 @@ def read_before(
                 "its statements are in the line" if is_followed else "nothing that is in the line calls it"
             )
         else:
-            counts = ", ".join(_counts_read(scope, statement))
-            steps = [launch_in(command.names, reads_inline=False) for command in statement.commands]
-            has_more_tasks = scope.source.constants.get("SLURM_NTASKS_PER_NODE", "1") != "1"
-            reason = ""
-            if of_training.sweeps and not is_repeatable(statement):
-                reason = "each run of the loop repeats it"
-            elif statement in trainings:
-                reason = "it runs once, before the ranks: clusterrun watches and restarts only the ranks"
-            if counts:
-                reason = f"{counts} may have another value: the job has one task per node"
-            if any(command.names in (("exit",), ("exit", "0")) for command in statement.commands):
-                reason = "if it ends the script here, the run counts as failed"
-            for step in steps if has_more_tasks else ():
-                if step and step.program == "srun" and not (step.per_node or step.total or step.open_sizes):
-                    reason = "this srun starts one task on each node: say how many with --ntasks"
+            reason = _remark(scope, statement, of_training, trainings)
             outcome = PartOutcome.SETUP
-            lines = _setup_lines(facts, sorted(statement.sets & needed), errexit)
+            in_ranks = is_open or bool(statement.sets & read_in_ranks)
+            lines = _setup_lines(facts, errexit, in_ranks)
             reads = statement.reads | variables_read([statement.text])
             needed |= reads
             read_by_setup |= reads
@@ -172,27 +172,134 @@ def read_before(
             parts += _parts_of_handler(scope, statement)
         fates.insert(0, (statement, own, lines))
         setup[:0] = lines
-    # A line that reads a variable of a statement that is not in the line would do something else.
-    setup = []
-    absent_names: set[str] = set()
+    lines, own_parts = _with_their_variables(fates)
+    checks, check_parts = _unset_checks(scope, statements, training)
+    # Such a line may set variables that the script does not name.
+    place = max((index for index, line in enumerate(lines, 1) if _SETS_UNSEEN.match(line)), default=0)
+    lines[place:place] = checks
+    return Reading(setup=tuple(lines), requeues=requeues, parts=(*parts, *own_parts, *check_parts))
+
+
+def _unset_checks(
+    scope: Scope, statements: Sequence[Statement], training: Candidate | None
+) -> tuple[list[str], list[Part]]:
+    """Return the setup line that ends the run where ``set -u`` ends the script: a variable is unset."""
+    whole = [*statements, *([training.statement] if training else [])]
+    start: Statement | None = None
+    names: dict[str, None] = {}
+    is_set = {*scope.source.constants, *scope.source.environment, *OF_SHELL, *RENDEZVOUS}
+    for statement in whole:
+        if match := _NOUNSET.match(statement.text):
+            start = statement if match[1] == "-" else None
+        is_certain = statement.is_plain or statement.kind in ("variable_assignment", "declaration_command")
+        if start and is_certain:
+            # The shell expands no single quotes.
+            text = re.sub(r"'[^']*'", "", statement.text)
+            names.update(dict.fromkeys(name for name in _EXPANDED.findall(text) if name not in is_set))
+        is_set |= statement.sets
+    lines = [f": {' '.join(f'${{{name}?}}' for name in names if not name.startswith('SLURM_'))}"]
+    parts = [Part(start.line, start.text, PartOutcome.SETUP)] if start and lines != [": "] else []
+    for name in names:
+        if start and _OF_RESOURCES.fullmatch(name):
+            reason = "set -u ends the script here: no #SBATCH line sets it"
+            parts.append(Part(start.line, f"${name}", PartOutcome.UNTRANSLATED, reason))
+    return (lines if parts else []), parts
+
+
+def _exported(statements: Sequence[Statement]) -> list[Statement]:
+    """Return the statements whose variables ``set -a`` exports: those behind it, until ``set +a``."""
+    exported = []
+    sign = ""
+    for statement in statements:
+        match = ALLEXPORT.match(statement.text)
+        sign = match[1] if match else sign
+        if sign == "-":
+            exported.append(statement)
+    return exported
+
+
+def _errexit(statements: Sequence[Statement]) -> str:
+    """Return the options of ``set`` with which a failed command ends the script; '' if there is none."""
+    if not any(ERREXIT.match(statement.text) for statement in statements):
+        return ""
+    has_pipefail = any(re.match(r"set\s.*\bpipefail\b", statement.text) for statement in statements)
+    return "eo pipefail" if has_pipefail else "e"
+
+
+def _remark(scope: Scope, statement: Statement, of_training: Reading, trainings: Sequence[Statement]) -> str:
+    """Return the difference between a statement and its setup line; '' if there is none."""
+    if any(command.names in (("exit",), ("exit", "0")) for command in statement.commands):
+        return "if it ends the script here, the run counts as failed"
+    has_more_tasks = scope.source.constants.get("SLURM_NTASKS_PER_NODE", "1") != "1"
+    steps = [launch_in(command.names, reads_inline=False) for command in statement.commands]
+    for step in steps if has_more_tasks else ():
+        if step and step.program == "srun" and not (step.per_node or step.total or step.open_sizes):
+            return "this srun starts one task on each node: say how many with --ntasks"
+    if counts := ", ".join(_counts_read(scope, statement)):
+        return f"{counts} may have another value: the job has one task per node"
+    if of_training.sweeps and not is_repeatable(statement):
+        return "each run of the loop repeats it"
+    if statement.commands and (names := _values_before(scope, statement)):
+        return f"convert does not read it: if it changes {', '.join(names)}, the line has the values before"
+    if statement in trainings:
+        return "it runs once, before the ranks: clusterrun watches and restarts only the ranks"
+    return ""
+
+
+def _values_before(scope: Scope, statement: Statement) -> list[str]:
+    """Return the variables of the line that are set before a statement which sources a file, and not behind.
+
+    The file is not read.
+    """
+    words = statement.commands[0].names
+    is_sourced = words[:1] in (("source",), (".",)) and len(words) > 1
+    if not is_sourced or KNOWN_FILES.search(words[1]) or scope.read_file(words[1]):
+        return []
+    others = scope.source.statements
+    before = {name for other in others if other.line < statement.line for name in other.sets - other.exports}
+    behind = [other for other in others if other.line > statement.line]
+    reads = {name for other in behind for name in other.reads}
+    reads.update(name for part in scope.source.skipped if part.line > statement.line for name in part.reads)
+    return sorted(before.difference(*(other.sets for other in behind)) & {*scope.source.constants} & reads)
+
+
+def _with_their_variables(
+    fates: Sequence[tuple[Statement, list[Part], list[str]]],
+) -> tuple[list[str], list[Part]]:
+    """Return the setup lines and the parts of the statements, in their order.
+
+    A line that reads a variable of a statement that is not in the line would do something else: it is left
+    out.
+    """
+    setup: list[str] = []
+    parts: list[Part] = []
+    absent: set[str] = set()
     for statement, own, lines in fates:
-        if lines and (missing := sorted(statement.reads & absent_names)):
+        if lines and (missing := sorted(statement.reads & absent)):
             reason = f"it reads {', '.join(missing)}, and a statement that sets it is not in the line"
             own = [replace(part, outcome=PartOutcome.UNTRANSLATED, reason=reason) for part in own]
             lines = []
         if own[0].outcome is PartOutcome.UNTRANSLATED and not lines:
-            absent_names |= statement.sets
+            absent |= statement.sets
         elif statement.kind in ("variable_assignment", "declaration_command"):
-            absent_names -= statement.sets
+            absent -= statement.sets
         setup += lines
         parts += own
-    return Reading(setup=tuple(setup), requeues=requeues, parts=tuple(parts))
+    return setup, parts
 
 
-def _prepares(command: Command) -> bool:
-    """Return whether a command prepares the shell, as ``eval "$(conda shell.bash hook)"`` does."""
-    is_of_output = command.names[:1] == ("eval",) and command.program.startswith("$(")
-    return is_of_output or command.program in PREPARATIONS
+def _runs_once(statement: Statement) -> bool:
+    """Return whether one of several runs can do what a statement does: it leaves the shell as it is.
+
+    A name that is not known may be a function of a file that the script reads.
+    """
+    programs = {command.program for command in statement.commands if command.names}
+    are_external = all(
+        name in EXTERNAL or "/" in name or launch_in((name,)) or interpreter_call((name,))
+        for name in programs
+    )
+    is_kept = statement.in_background or _WAITS.match(statement.text) or programs <= PREPARATIONS
+    return are_external and not is_kept and statement.kind != "function_definition"
 
 
 def _with_readers(statements: Sequence[Statement]) -> Iterator[tuple[Statement, tuple[Statement, ...]]]:
@@ -233,37 +340,31 @@ def _parts_of_handler(scope: Scope, function: Statement) -> Iterator[Part]:
             yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 
 
-def _setup_lines(facts: Facts, read_variables: list[str], errexit: str) -> list[str]:
-    """Return the setup lines of a statement.
+def _setup_lines(facts: Facts, errexit: str, in_ranks: bool) -> list[str]:
+    """Return the setup lines of a statement. They run in one shell, as the script does.
 
-    ``read_variables``: what it sets and a later line reads. ``errexit``: the script's options of ``set -e``.
-    Without them a command may fail.
+    ``in_ranks``: whether a shell in each rank reads a variable that it sets. ``errexit``: the script's
+    options of ``set -e``. Without them a command may fail.
     """
     statement = facts.statement
-    text = statement.text
+    text = re.sub(r"^local\b", "declare", statement.text)
     if statement.in_background:
         return [f"{text} &"]
-    if facts.is_inherited and not facts.is_read:
-        return [text]
-    if statement.kind == "variable_assignment" or (facts.is_exported and facts.is_assignment):
-        if errexit and COMPUTED.search(text) and "=(" not in text:
-            # ``export X=$(f)`` hides that f failed.
-            is_pipeline = "|" in text and "pipefail" in errexit
-            first = f"set -{errexit}\n{text}\nset +{errexit}" if is_pipeline else text
-            return [first, f"export {' '.join(sorted(statement.sets))}"]
-        return [f"export {text}" if "=(" not in text else text]
     # The last command of such a file often fails, as in ``[ -f ~/.x ] && . ~/.x``.
     reads_profile = statement.is_plain and facts.name in ("source", ".") and _PROFILE.search(facts.argument)
     is_needed = facts.name in PREPARES and not reads_profile and not is_condition(statement)
+    is_assignment = statement.kind == "variable_assignment"
+    may_fail = not is_assignment or COMPUTED.search(text) is not None
     is_definition = statement.kind in ("declaration_command", "function_definition")
-    if is_definition or is_needed or (errexit and statement.kind == "command" and not read_variables):
-        return [f"export{text[5:]}" if text.startswith("local ") else text]
-    lines = [f"{{ {text}\n}} || :" if "\n" in text else f"{text} || :"]
+    is_checked = errexit and (statement.kind == "command" or (is_assignment and "|" not in text))
+    if in_ranks and is_assignment and "=(" not in text and not (errexit and may_fail):
+        return [f"export {text}"]
+    if is_definition or is_needed or is_checked or not may_fail:
+        return [text]
     if errexit:
         # The check behind a setup line sees the last command of it alone.
-        lines = [f"set -{errexit}\n{text}\nset +{errexit}"]
-    # The shell of a rank needs what a condition or a loop sets.
-    return [*lines, f"export {' '.join(read_variables)}"] if read_variables else lines
+        return [f"set -{errexit}\n{text}\nset +{errexit}"]
+    return [f"{{ {text}\n}} || :" if "\n" in text else f"{text} || :"]
 
 
 def _counts_read(scope: Scope, statement: Statement) -> list[str]:
@@ -344,6 +445,7 @@ def _part_after(statement: Statement) -> Part:
     if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, END_IS_REPORTED)
     reason = QUEUES_JOB if names & {"sbatch", "scontrol"} else IS_BEHIND
-    if any(command.names[:1] == ("trap",) and traps_signal(command.names) for command in statement.commands):
-        reason = IS_TRAP_OF_SIGNAL
+    for command in statement.commands:
+        if command.names[:1] == ("trap",):
+            reason = reason_of_trap(command.names)
     return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)

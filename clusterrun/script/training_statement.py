@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
     COMPUTED,
     END_IS_REPORTED,
+    KNOWN_FILES,
     PLACEHOLDER,
     POSITIONAL,
     PREPARES,
@@ -25,10 +26,13 @@ from clusterrun.script.batch_reading import (
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.interpreter_calls import (
+    NEEDLESS_BEFORE,
     SHELLS,
+    interpreter_call,
     shell_script,
 )
 from clusterrun.script.launch_commands import (
+    WRAPPERS,
     LaunchCommand,
     joined,
     launch_in,
@@ -56,10 +60,20 @@ _OF_RANK = re.compile(
 _RESULT = re.compile(
     r"1?>>?\s*(?!\S*(?:log|out|err|txt|/dev/\w+|\$\{?\w+\}?)[\"']?$)\S*\.\w+[\"']?$", re.IGNORECASE
 )
-# Files that prepare the shell, and define no function that trains.
-_KNOWN_FILES = re.compile(
-    r"activate|bashrc|profile|conda\.sh|/etc/|/modules?/|/lmod/|env\.sh$|set_?(?:up)?vars"
+# Launchers of some sites and frameworks that no rule of convert translates.
+_OTHER_LAUNCHERS = (
+    "ibrun",
+    "jsrun",
+    "aprun",
+    "lrun",
+    "prun",
+    "flux",
+    "mpirun_rsh",
+    "charmrun",
+    "torchx",
+    "fabric",
 )
+_WRAPPERS_OF_DISPLAYS = ("xvfb-run", "dbus-run-session", "vglrun")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 _STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|torchrun|sbatch)(?![\w.-])")
 # A command, and no test, that ends the loop if it succeeds.
@@ -224,48 +238,15 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
     statement, training, launch = candidate.statement, candidate.training, candidate.training.launch
     line = statement.line
     inner = candidate.inner
+    of_task = scope.source.constants.get("SRUN_CPUS_PER_TASK", "")
+    if launch.program == "srun" and isinstance(of_task, str) and of_task.isdecimal():
+        launch = replace(launch, options=(("cpus-per-rank", of_task), *launch.options))
     is_function = bool(launch.command) and launch.command[0] in scope.source.functions
     is_followed = inner and inner.training and (inner.training.kind is TrainingKind.LAUNCHED or is_function)
     if is_followed and inner and launch.per_node <= 1 and launch.program == "srun":
         # Each node evaluates these statements, and setup lines run once.
         is_followed = not _PER_NODE & variables_read(inner.setup)
-    parts: list[Part] = []
-    for option in launch.untranslated:
-        if launch.keeps_accelerate and not option.startswith("$"):
-            continue
-        reason = f"an option of {launch.rank_launcher or launch.program} alone"
-        if option.startswith("$"):
-            reason = f"options of {launch.program} that only running the script shows"
-        parts.append(Part(line, option, PartOutcome.UNTRANSLATED, reason))
-    parts += [Part(line, launch.program, PartOutcome.OPTION, remark) for remark in launch.remarks]
-    parts += [Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS) for option in launch.outputs]
-    parts += [Part(line, option, PartOutcome.OPTION, _OF_SHARE) for option in launch.shares]
-    if not launch.program and re.match(r"\$(?!.*(?i:python|py\b))", "".join(launch.command[:1])):
-        reason = "it is known only when the script runs: if it is a launcher, give what that starts"
-        parts.append(Part(line, launch.command[0], PartOutcome.OPTION, reason))
-    files = [
-        other.commands[0].names[1]
-        for other in scope.source.statements
-        if other.commands and other.commands[0].names[:1] in (("source",), (".",)) and other.line < line
-        if len(other.commands[0].names) > 1
-    ]
-    unread = [file for file in files if not (_KNOWN_FILES.search(file) or scope.read_file(file))]
-    program = "".join(launch.command[:1])
-    if (
-        training.kind is TrainingKind.PROGRAM
-        and unread
-        and "/" not in program
-        and not (inner or program in SHELLS)
-    ):
-        reason = f"if it is a function of {unread[-1]}, ranks do not have it: give what it starts"
-        parts.append(Part(line, program, PartOutcome.OPTION, reason))
-    if launch.needless:
-        parts.append(Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP))
-    script = shell_script(launch.command) if launch.command else ""
-    is_shell = script != "".join(launch.command[:1]) or script.endswith(SCRIPT_ENDS)
-    if inner is None and script and is_shell and not scope.read_file(script):
-        reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
-        parts.append(Part(line, script, PartOutcome.OPTION, reason))
+    parts = [*_launcher_parts(launch, line), *_unseen_parts(scope, candidate)]
     if inner and inner.training and is_followed:
         # A command without a launcher adds its variables alone.
         environment = (*launch.environment, *inner.training.launch.environment)
@@ -290,7 +271,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
             options=(("python", python),) if python and is_script else (),
             parts=(*_around(statement, None), *parts),
         )
-    parts, setup, options = list(reading.parts), list(reading.setup), list(reading.options)
+    parts, setup = list(reading.parts), list(reading.setup)
     # The line is typed before the script computes its variables.
     own = {
         name for other in scope.source.statements for name in (*other.sets, *_DEFAULTED.findall(other.text))
@@ -308,12 +289,87 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
         is_partial = is_partial or part.outcome is PartOutcome.UNTRANSLATED
         if part.outcome is PartOutcome.SETUP:
             setup.append(part.text)
-    behind = "\n".join(other.text for other in scope.source.statements if other.line > line)
-    if training.kind is TrainingKind.PROGRAM and (match := _STARTER.search(" ".join(launch.command))):
+    reading = replace(
+        reading,
+        training=replace(training, launch=launch),
+        in_background=reading.in_background or statement.in_background,
+        is_partial=reading.is_partial or is_partial,
+        setup=tuple(setup),
+        parts=tuple(parts),
+    )
+    return _with_files(scope, statement, reading, training.command.redirections, own)
+
+
+def _launcher_parts(launch: LaunchCommand, line: int) -> Iterator[Part]:
+    """Yield what becomes of the options of a launcher that are not in the line."""
+    for option in launch.untranslated:
+        if launch.keeps_accelerate and not option.startswith("$"):
+            continue
+        reason = f"an option of {launch.rank_launcher or launch.program} alone"
+        if option.startswith("$"):
+            reason = f"options of {launch.program} that only running the script shows"
+        yield Part(line, option, PartOutcome.UNTRANSLATED, reason)
+    for remark in launch.remarks:
+        yield Part(line, launch.program, PartOutcome.OPTION, remark)
+    for option in launch.outputs:
+        yield Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS)
+    for option in launch.shares:
+        yield Part(line, option, PartOutcome.OPTION, _OF_SHARE)
+    if launch.needless:
+        yield Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP)
+
+
+def _unseen_parts(scope: Scope, candidate: Candidate) -> Iterator[Part]:
+    """Yield what the command may start without a word of it in the script."""
+    statement, launch, inner = candidate.statement, candidate.training.launch, candidate.inner
+    line = statement.line
+    program = "".join(launch.command[:1])
+    if not launch.program and re.match(r"\$(?!.*(?i:python|py\b))", program):
+        reason = "it is known only when the script runs: if it is a launcher, give what that starts"
+        yield Part(line, program, PartOutcome.OPTION, reason)
+    elif not (inner or launch.program) and _is_unknown_launcher(launch.command):
+        reason = "convert does not know it: if it starts several processes, give what each of them is"
+        yield Part(line, program, PartOutcome.OPTION, reason)
+    files = [
+        other.commands[0].names[1]
+        for other in scope.source.statements
+        if other.commands and other.commands[0].names[:1] in (("source",), (".",)) and other.line < line
+        if len(other.commands[0].names) > 1
+    ]
+    unread = [file for file in files if not (KNOWN_FILES.search(file) or scope.read_file(file))]
+    is_program = candidate.training.kind is TrainingKind.PROGRAM
+    if is_program and unread and "/" not in program and not (inner or program in SHELLS):
+        reason = f"if it is a function of {unread[-1]}, ranks do not have it: give what it starts"
+        yield Part(line, program, PartOutcome.OPTION, reason)
+    script = shell_script(launch.command) if launch.command else ""
+    is_shell = script != program or script.endswith(SCRIPT_ENDS)
+    if inner is None and script and is_shell and not scope.read_file(script):
+        reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
+        yield Part(line, script, PartOutcome.OPTION, reason)
+    if is_program and (match := _STARTER.search(" ".join(launch.command))):
         reason = f"it starts {match[0]}, and each rank would: clusterrun sweep starts several runs"
-        parts.append(Part(line, statement.text, PartOutcome.UNTRANSLATED, reason))
+        yield Part(line, statement.text, PartOutcome.UNTRANSLATED, reason)
+
+
+def _is_unknown_launcher(command: Sequence[str]) -> bool:
+    """Return whether a program starts the Python behind it, and may start it in several processes."""
+    name = os.path.basename(command[0]) if command else ""
+    is_known = name in (*WRAPPERS, *NEEDLESS_BEFORE, *_WRAPPERS_OF_DISPLAYS) or name.startswith("$")
+    if is_known or interpreter_call(command[:1]) or name.endswith(".py"):
+        return False
+    ends = (command[place:] for place in range(1, len(command)))
+    return name in _OTHER_LAUNCHERS or any(map(interpreter_call, ends))
+
+
+def _with_files(
+    scope: Scope, statement: Statement, reading: Reading, redirections: Sequence[str], own: set[str]
+) -> Reading:
+    """Return ``reading`` with the input and the output of its command. ``own``: variables of the script."""
+    line, launch = statement.line, reading.training.launch if reading.training else LaunchCommand("")
+    behind = "\n".join(other.text for other in scope.source.statements if other.line > line)
+    parts, options = list(reading.parts), list(reading.options)
     results: list[str] = []
-    for text in training.command.redirections:
+    for text in redirections:
         if text.startswith("<<"):
             reason = "put it into a file and give --input FILE"
             parts.append(Part(line, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
@@ -326,7 +382,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
         elif ">&" not in text and text.lstrip("&12>").strip("\"' ") in behind:
             reason = "a later line reads it: clusterrun logs --raw RUN > FILE"
             parts.append(Part(line, text, PartOutcome.UNTRANSLATED, reason))
-        elif _RESULT.match(text) and "2>&1" not in training.command.redirections and not launch.program:
+        elif _RESULT.match(text) and "2>&1" not in redirections and not launch.program:
             results.append(text)
         else:
             parts.append(Part(line, text, PartOutcome.NEEDLESS, _IN_LOGS))
@@ -343,16 +399,8 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
             command = _redirected(command, launch, f"< {source}")
             launch = replace(launch, options=tuple(pair for pair in launch.options if pair[0] != "input"))
             options = [pair for pair in options if pair[0] != "input"]
-    return replace(
-        reading,
-        command=command,
-        training=replace(training, launch=launch),
-        in_background=reading.in_background or statement.in_background,
-        is_partial=reading.is_partial or is_partial,
-        setup=tuple(setup),
-        options=tuple(options),
-        parts=tuple(parts),
-    )
+    training = replace(reading.training, launch=launch) if reading.training else None
+    return replace(reading, command=command, training=training, options=tuple(options), parts=tuple(parts))
 
 
 def _folder_at(scope: Scope, statement: Statement) -> str:

@@ -99,7 +99,7 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py &\nwait", "--requeue t.py"),
         (
             "set -a\n. ./e\nX=1\nset +a\nY=1\nsrun python t.py",
-            "--setup 'set -a || :' --setup '. ./e' --setup 'export X=1' --setup 'set +a || :' t.py",
+            "--setup 'set -a || :' --setup '. ./e' --setup X=1 --setup 'set +a || :' t.py",
         ),
         (
             "#SBATCH --signal=B:USR1@300\ntrap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py",
@@ -475,7 +475,7 @@ def test_a_statement_that_cannot_be_taken_apart_is_kept_if_it_starts_one_process
         ("python t.py 2>&1 --a 1 > log --b", "t.py --a 1 --b"),
         (
             "SLURM_LOG=a\nmkdir $SLURM_LOG\n./t",
-            "--setup 'export SLURM_LOG=a' --setup 'mkdir $SLURM_LOG || :' ./t",
+            "--setup SLURM_LOG=a --setup 'mkdir $SLURM_LOG || :' ./t",
         ),
         (
             'if [ "$A" = env ]; then\n python show.py\n exit\nfi\npython t.py',
@@ -712,7 +712,7 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ("S=`pwd`/t.py\ntorchrun $S -x", "--setup 'export S=`pwd`/t.py' bash -c 'exec python $S -x'"),
         (
             "N=$(f)\nX=$((N * 8))\nsrun python t.py $X",
-            "--setup 'export N=$(f)' --setup 'export X=$((N * 8))' bash -c 'exec python t.py $X'",
+            "--setup 'N=$(f) || :' --setup 'export X=$((N * 8))' bash -c 'exec python t.py $X'",
         ),
         ("C='python t.py'\neval $C", "t.py"),
         ("docker build -t deepspeed -f f .", "docker build -t deepspeed -f f ."),
@@ -735,12 +735,12 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ),
         (
             'D=/x\nsrun -n2 bash -c "mkdir $D && tar -C $D -xf d"\nsrun -n2 python t.py',
-            "--ranks-per-node 2 --setup 'export D=/x' "
+            "--ranks-per-node 2 --setup D=/x "
             "--setup 'srun -n2 bash -c \"mkdir $D && tar -C $D -xf d\" || :' t.py",
         ),
         (
             "mapfile -t H < <(f)\nsrun python t.py ${#H[@]}",
-            "--setup 'mapfile -t H < <(f) || :' --setup 'export H' "
+            "--setup 'mapfile -t H < <(f) || :' "
             f'--setup \'ARGUMENTS="$(printf "%q " t.py ${{#H[@]}})" && export ARGUMENTS\' {EVALUATED}',
         ),
         (
@@ -774,7 +774,7 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
             "grep x log\nA=$?\npython t.py $A",
             "--setup '{ grep x log\nA=$?\n} || :' --setup 'export A' bash -c 'exec python t.py $A'",
         ),
-        ("X=$(f)\nexport X\npython t.py", "--setup 'export X=$(f)' --setup 'export X' t.py"),
+        ("X=$(f)\nexport X\npython t.py", "--setup 'X=$(f) || :' --setup 'export X' t.py"),
         (
             "#SBATCH -n2 -c4\nexport OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}\nsrun python t.py",
             "--ranks-per-node 2 --cpus-per-rank 4 --setup 'export OMP_NUM_THREADS=4' t.py",
@@ -794,7 +794,7 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ),
         (
             'C="$(conda shell.bash hook)"\neval "$C"\npython t.py',
-            """--setup 'export C="$(conda shell.bash hook)"' --setup 'eval "$C" || :' t.py""",
+            """--setup 'C="$(conda shell.bash hook)" || :' --setup 'eval "$C" || :' t.py""",
         ),
     ],
 )
@@ -911,7 +911,7 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
         ),
         (
             "for a in 1 2; do\n o=out/$a\n mkdir $o\n python t.py $o\ndone",
-            "sweep --set a=1,2 --at-most 1 --setup 'export a={a}' --setup 'export o=out/$a' --setup "
+            "sweep --set a=1,2 --at-most 1 --setup 'export a={a}' --setup 'o=out/$a' --setup "
             "'mkdir $o || :' t.py 'out/{a}'",
         ),
         (
@@ -941,7 +941,7 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
     conversion = converted("srun bash run.sh base.yaml -x", run_sh=script)
     setup = [line for name, line in conversion.options if name == "setup"]
     assert conversion.command == ("t.py", "--config", "base.yaml", "-x")
-    assert setup == ["set -- base.yaml -x", "export C=$1", "shift", "export A=$C", "mkdir $1 || :"]
+    assert setup == ["set -- base.yaml -x", "C=$1", "shift", "export A=$C", "mkdir $1 || :"]
 
 
 @pytest.mark.parametrize(
@@ -1051,10 +1051,10 @@ def test_arguments_of_the_batch_script_are_in_the_line(
     assert not conversion.untranslated
 
 
-def test_a_trap_for_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
+def test_a_trap_for_the_end_of_the_shell_is_no_trap_of_a_signal_alone() -> None:
     traps = "trap cleanup EXIT\ntrap 'kill $P 2>/dev/null' EXIT\ntrap stop EXIT TERM"
     parts = converted(f"#SBATCH -t 5\n{traps}\nsrun python t.py").untranslated
-    assert ["the script's own shell runs it" in part.reason for part in parts] == [True, True, False]
+    assert ["the script's own shell runs it" in part.reason for part in parts] == [True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -1204,3 +1204,108 @@ def test_exec_of_an_interpreter_in_a_variable_is_the_command() -> None:
 def test_a_shell_that_setup_lines_do_not_run_in_is_named() -> None:
     conversion = convert("#!/bin/zsh\nsource ~/.zshrc\npython fit.py\n", lambda path: "")
     assert any("run in bash" in part.reason for part in conversion.parts)
+
+
+def setup_of(lines: str, **files: str) -> list[str]:
+    conversion = converted(lines, **files)
+    return [value for name, value in conversion.options if name == "setup"]
+
+
+def test_a_variable_of_the_script_alone_is_no_variable_of_ranks() -> None:
+    assert setup_of("D=/x\nmkdir $D\npython t.py") == ["D=/x", "mkdir $D || :"]
+
+
+def test_set_u_ends_the_run_if_a_variable_is_unset() -> None:
+    lines = "set -eu\nsource env\nA=1\nmkdir $W/$A\necho \"$V\" '$no' ${M:-}\npython t.py $A"
+    assert (
+        setup_of(lines) == ["source env", ": ${W?} ${V?}", "mkdir $W/1"]
+        or setup_of(lines)[1] == ": ${W?} ${V?}"
+    )
+
+
+def test_a_variable_that_slurm_does_not_set_ends_a_script_with_set_u() -> None:
+    named = [part.text for part in converted("set -u\npython t.py $SLURM_CPUS_PER_TASK").untranslated]
+    assert "$SLURM_CPUS_PER_TASK" in named
+    lines = "#SBATCH -c2\nset -u\npython t.py $SLURM_CPUS_PER_TASK"
+    assert not any("set -u" in part.reason for part in converted(lines).untranslated)
+
+
+def test_the_variables_of_a_single_rank_are_named() -> None:
+    def is_named(lines: str) -> bool:
+        return any("WORLD_SIZE" in part.reason for part in converted(lines).parts)
+
+    assert is_named("#SBATCH --gpus 1\npython t.py")
+    assert not is_named("#SBATCH --gres=gpu:2\npython t.py")
+    assert not is_named("#SBATCH -n2\nsrun python t.py")
+    assert not is_named("torchrun --nproc_per_node 1 t.py")
+
+
+@pytest.mark.parametrize("line", ["mylaunch -n 4 python t.py", "ibrun ./a.out", "/x/start python -m pkg"])
+def test_an_unknown_launcher_is_named(line: str) -> None:
+    assert any("does not know it" in part.reason for part in converted(line).parts)
+
+
+@pytest.mark.parametrize("line", ["xvfb-run python t.py", "uv run python t.py", "./prog", "python t.py"])
+def test_a_program_that_starts_one_process_is_no_unknown_launcher(line: str) -> None:
+    assert not any("does not know it" in part.reason for part in converted(line).parts)
+
+
+def test_a_value_that_a_file_may_change_is_named_or_not_used() -> None:
+    lines = "A=1\nsource conf.sh\nif [ $A = 1 ]; then python a.py; else python b.py; fi"
+    assert any("if it changes A" in part.reason for part in converted(lines).parts)
+    assert "b.py" in typed(converted(lines, conf_sh="A=2\n"))
+
+
+def test_each_run_has_what_may_change_the_shell_and_what_runs_beside() -> None:
+    lines = "jutil env x\n./serve &\nrm -r old\npython t.py one\npython t.py two"
+    first, second = converted(lines).runs
+    setups = [[value for name, value in run.options if name == "setup"] for run in (first, second)]
+    assert setups == [["jutil env x || :", "./serve &", "rm -r old || :"], ["jutil env x || :", "./serve &"]]
+
+
+def test_a_number_of_tasks_that_no_directive_gives_is_named() -> None:
+    assert "-n '$SLURM_NTASKS'" in [
+        part.text for part in converted("srun -n $SLURM_NTASKS python t.py").untranslated
+    ]
+
+
+def test_the_cpus_of_a_step_are_those_of_its_variable() -> None:
+    assert (
+        typed(converted("export SRUN_CPUS_PER_TASK=4\nsrun python t.py")) == "submit --cpus-per-rank 4 t.py"
+    )
+
+
+@pytest.mark.parametrize(
+    ("directives", "sizes"),
+    [
+        ("--gres=gpu:0", {}),
+        ("--gpus 2 --ntasks-per-gpu=1", {"gpus": "2"}),
+        ("--gpus 4 --gpus-per-task=2", {"ranks-per-node": "2", "sbatch": "gpus=4"}),
+    ],
+)
+def test_tasks_of_gpus_are_counted(directives: str, sizes: dict[str, str]) -> None:
+    options = converted(f"#SBATCH {directives}\nsrun python t.py").options
+    assert {name: value for name, value in options if name != "cpus-per-rank"}.items() >= sizes.items()
+    assert "gpus" in sizes or "gpus" not in dict(options)
+
+
+def test_gpus_of_tasks_without_a_number_of_tasks_are_named() -> None:
+    parts = converted("#SBATCH --gpus-per-node=8 --gpus-per-task=1\nsrun python t.py").parts
+    assert any("no line gives the number of tasks" in part.reason for part in parts)
+
+
+def test_hosts_of_horovod_are_nodes() -> None:
+    assert typed(converted("#SBATCH -N2 --gres=gpu:2\nhorovodrun -np 4 -H a:2,b:2 python t.py")) == (
+        "submit --nodes 2 --gpus 2 t.py"
+    )
+
+
+def test_a_dash_that_is_no_hyphen_in_the_first_line_is_named() -> None:
+    parts = convert("#!/bin/sh \u2013l\npython t.py\n").untranslated
+    assert [part.line for part in parts] == [1]
+    assert not convert("#!/bin/bash -l\npython t.py\n").untranslated
+    assert not convert("#!/usr/bin/env bash\npython t.py\n").untranslated
+
+
+def test_the_else_branch_of_a_condition_on_arguments_is_named_with_them() -> None:
+    assert converted('if [ "$1" = x ]; then\n python a.py\nelse\n python b.py\nfi').untranslated
