@@ -251,6 +251,15 @@ def test_ranks_that_wait_for_their_gpu_wait_for_the_rank_that_does_not() -> None
     assert blamed(verdict(*waiting, sampled(3, stack=LOOP))) == [(3, "n0")]
 
 
+def test_ranks_that_receive_from_each_other_are_named_while_others_wait_for_their_gpu() -> None:
+    """Seen on an H100: NCCL's receive blocks, and the other ranks wait for the result of a collective."""
+    line = ("/home/me/train.py:7 x",)
+    waiting = [sampled(rank, stack=line, native=("cudaStreamSynchronize",), busy=1.0) for rank in (1, 2)]
+    circle = [sampled(rank, stack=RECV, call=MainCall("recv", "recv", 3 - rank)) for rank in (0, 3)]
+    diagnosis = verdict(*waiting, *circle)
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.MISMATCH, [(0, "n0"), (3, "n0")])
+
+
 def test_ranks_that_move_do_not_hang() -> None:
     moves = sampled(0, idle=0.0, moved=True, size=3)
     for others in ([], [sampled(2, stack=LOOP, size=3)]):

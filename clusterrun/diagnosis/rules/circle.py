@@ -19,7 +19,7 @@ CERTAINTY = 44
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    if table.end or not (table.is_crossed and table.is_long_still):
+    if table.end or not table.is_long_still:
         return []
     peers = {wait.rank: wait.peer for wait in table.waits if wait.missing and wait.peer >= 0}
     for start in sorted(peers):
