@@ -333,7 +333,7 @@ def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
     """Return the Python that ranks use by default, the reason, and a notice ('' if none).
 
     It is the Python of the active virtual or conda environment, else clusterrun's own. It is also
-    clusterrun's own if no other has torch, because a base environment may be active by default.
+    clusterrun's own if conda's base environment, which may be active by default, has no torch.
     """
     python = shutil.which("python", path=environ.get("PATH", os.defpath)) or ""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -343,7 +343,9 @@ def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
         is_first = os.path.realpath(os.path.dirname(python)) == os.path.realpath(os.path.join(prefix, "bin"))
         if not is_first or os.path.samefile(prefix, sys.prefix):
             continue
-        if _torch_beside_us() and not glob.glob(os.path.join(prefix, "lib/python3*/site-packages/torch")):
+        is_base = name == "CONDA_PREFIX" and environ.get("CONDA_DEFAULT_ENV", "base") == "base"
+        has_torch = glob.glob(os.path.join(prefix, "lib/python3*/site-packages/torch"))
+        if is_base and not has_torch and _torch_beside_us():
             why = f"the active environment {prefix} ({name}) has no torch"
             notice = f"{why}: ranks use {sys.executable}; --python {python} takes the active one"
             return sys.executable, f"the one clusterrun runs in: {why}", notice

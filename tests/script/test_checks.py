@@ -237,11 +237,12 @@ def environment(folder: Path, torch: bool) -> str:
         (("CONDA_PREFIX",), True, True, "conda"),
         (("CONDA_PREFIX",), False, False, "conda"),
         (("CONDA_PREFIX",), False, True, ""),
+        (("VIRTUAL_ENV",), False, True, "venv"),
         (("VIRTUAL_ENV", "CONDA_PREFIX"), True, True, "venv"),
         ((), True, True, ""),
     ],
 )
-def test_ranks_use_the_active_environment_unless_only_ours_has_torch(
+def test_ranks_use_the_active_environment_but_no_base_without_torch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     active: tuple[str, ...],
@@ -259,6 +260,12 @@ def test_ranks_use_the_active_environment_unless_only_ours_has_torch(
     python, why, message = checks.ranks_python(environ)
     assert python == (f"{tmp_path}/{chosen}/bin/python" if chosen else sys.executable)
     assert bool(message) == bool(active) and all(word in message and word in why for word in active[:1])
+
+
+def test_a_conda_environment_that_was_activated_by_name_is_used_without_torch(tmp_path: Path) -> None:
+    prefix = environment(tmp_path / "tools", False)
+    environ = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": "tools", "PATH": f"{prefix}/bin"}
+    assert checks.ranks_python(environ)[0] == f"{prefix}/bin/python"
 
 
 def test_an_environment_is_first_on_the_path_under_any_name_of_its_folder(tmp_path: Path) -> None:
