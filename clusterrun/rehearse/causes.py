@@ -159,9 +159,10 @@ def _beyond_the_end(
     reached = resumed_at + fault_run.restarted.last
     if reached <= first.last:
         return None
-    message = f"resumed at step {resumed_at} and trained to step {reached}; undisturbed, the run ends at "
-    message += f"step {first.last}: the restart counts its steps or epochs from another number"
-    remedy = "save the number of the step or epoch, and begin the loop with it"
+    message = f"resumed at optimizer step {resumed_at} and trained to step {reached}; undisturbed, the run "
+    message += f"ends at step {first.last}: the restart lacks what ends the run"
+    remedy = "save the number of the step or epoch, and the best value and counter of early stopping; load "
+    remedy += "them on every rank, and begin the loop with them"
     return Discovery(Cause.END, message, remedy, fault_run.made(), first.last + 1)
 
 
