@@ -32,7 +32,8 @@ def convert_file(path: str, arguments: tuple[str, ...] = ()) -> Conversion:
             f"the parser for shell scripts is not installed ({error.name})",
             "pip install 'clusterrun[convert]'",
         ) from None
-    folder = os.getcwd() if path == "-" else os.path.dirname(os.path.abspath(path))
+    # Slurm starts a script in the folder where sbatch is called. It may be called in the script's folder.
+    folders = (os.getcwd(), os.path.dirname(os.path.abspath(path)))
     text = _read(path)
     if text is None:
         raise BadInput(
@@ -40,7 +41,8 @@ def convert_file(path: str, arguments: tuple[str, ...] = ()) -> Conversion:
         )
 
     def read_script(name: str) -> str:
-        return (_read(os.path.join(folder, name)) or "").replace("\r\n", "\n")
+        texts = (_read(os.path.join(folder, name)) for folder in folders)
+        return next(filter(None, texts), "").replace("\r\n", "\n")
 
     conversion = convert(text, read_script, arguments or None, path)
     reasons = {part.reason for part in conversion.untranslated} - {NEEDS_ARGUMENTS}

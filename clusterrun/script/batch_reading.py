@@ -174,6 +174,20 @@ class Scope:
     # The line of the command to read; 0: the one that trains, without other runs; ``ONE_RUN``: with them.
     command_line: int = 0
 
+    def folder_at(self, line: int) -> str:
+        """Return the folder to which the script has changed before ``line``; '' for that of submit."""
+        folder = ""
+        for statement in self.source.statements:
+            names = statement.commands[0].names if len(statement.commands) == 1 else ()
+            if names[:1] == ("cd",) and len(names) == 2 and statement.line < line:
+                is_of_submit = names[1].strip("${}") == "SLURM_SUBMIT_DIR"
+                folder = "" if is_of_submit else os.path.join(folder, names[1])
+        return folder
+
+    def text_of(self, file: str, line: int) -> str:
+        """Return the text of a script that a statement in ``line`` names; '' if it cannot be read."""
+        return self.read_file(os.path.join(self.folder_at(line), file)) or self.read_file(file)
+
 
 @frozen
 class Candidate:

@@ -262,8 +262,13 @@ def _read(
     directives = read_directives(text)
     array = read_array({directive.name: directive.value for directive in directives}.get("array", ""))
     counts = {**task_counts(directives), **dict(array.counts)}
+    folder = "".join([directive.value for directive in directives if directive.name == "chdir"][-1:])
+
+    def read_at(name: str) -> str:
+        return read_file(os.path.join(folder, name)) or read_file(name)
+
     functions: dict[str, Body] = {}
-    files = {name: ShellSource(read_file(name)) for name in SOURCED.findall(text)}
+    files = {name: ShellSource(read_at(name)) for name in SOURCED.findall(text)}
     for file in files.values():
         functions.update(file.functions)
     # ``#!/bin/bash -e`` is the option that ``set -e`` sets.
@@ -276,7 +281,7 @@ def _read(
         environment={**job_variables(directives), **(_NO_ARGUMENTS if arguments is None else {})},
         sourced={name: file.names_set for name, file in files.items()},
     )
-    reading = read_script(source, read_file, arguments, command_line)
+    reading = read_script(source, read_at, arguments, command_line)
 
     # The job has other numbers of tasks than the script.
     def with_counts(line: str) -> str:

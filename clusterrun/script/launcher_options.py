@@ -129,7 +129,7 @@ _SRUN = {
             "gpus per task: gpus-per-task",
             "own: container-workdir container-name container-save container-env gpus "
             "pty* container-mount-home* no-container-mount-home* container-remap-root* container-writable* "
-            "ntasks-per-gpu multi-prog* bcast",
+            "ntasks-per-gpu multi-prog* bcast* immediate* no-allocate* send-libs* test-only* help* version*",
             "chdir: chdir",
             "output: output error",
             "ours input: input",
@@ -138,13 +138,13 @@ _SRUN = {
             "ours partition: partition",
             "ours account: account",
             "ours mem: mem",
-            "needless: label* unbuffered* kill-on-bad-exit quiet* verbose* wait open-mode "
-            "job-name overlap* exact* exclusive* jobid oversubscribe* whole* overcommit* preserve-env* "
-            "disable-status* nodelist",
+            "needless: label* unbuffered* kill-on-bad-exit* quit-on-interrupt* quiet* verbose* wait "
+            "open-mode job-name overlap* exact* exclusive* jobid oversubscribe* whole* overcommit* "
+            "preserve-env* disable-status* nodelist",
             "step: cpus-per-gpu mem-per-cpu mem-per-gpu",
             "places: cpu-bind mem-bind gpu-bind distribution accel-bind* ntasks-per-core",
             "own: hint",
-            "srun: mpi network",
+            "srun: mpi network compress*",
         )
     ),
 }
@@ -152,8 +152,11 @@ _SRUN_LETTERS = {
     **{option.short: name for name, option in SBATCH.items() if option.short},
     "l": "label",
     "u": "unbuffered",
+    "E": "preserve-env",
+    "I": "immediate",
     "K": "kill-on-bad-exit",
     "W": "wait",
+    "X": "disable-status",
 }
 _BY_PROGRAM = {
     "torchrun": _TORCHRUN,

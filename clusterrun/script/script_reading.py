@@ -344,7 +344,7 @@ def _started(scope: Scope, shell_words: tuple[str, ...], command: Command, line:
     if not text:
         name = shell_script(shell_words)
         is_shell = name != shell_words[0] or name.endswith(SCRIPT_ENDS)
-        text = scope.read_file(name) if is_shell and name else ""
+        text = scope.text_of(name, line) if is_shell and name else ""
         place = shell_words.index(name) if text else 0
     if not text:
         return None

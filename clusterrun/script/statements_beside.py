@@ -376,7 +376,7 @@ def _counts_read(scope: Scope, statement: Statement) -> list[str]:
         is_sourced = command.names[:1] in (("source",), (".",))
         file = call.script if call else "".join(command.names[is_sourced : is_sourced + 1])
         if file and set("./") & set(file):
-            of_file = of_tasks(_OF_SLURM.findall(scope.read_file(file)))
+            of_file = of_tasks(_OF_SLURM.findall(scope.text_of(file, statement.line)))
             names.update(f"{name} (in {file})" for name in of_file)
     return sorted(names)
 

@@ -261,7 +261,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
         is_script = command[:1] == ("-m",) or "".join(command[:1]).endswith(".py")
         python = launch.python
         if "/" in python and re.match(r"[\w.]", python):
-            python = os.path.join(_folder_at(scope, statement), python)
+            python = os.path.join(scope.folder_at(line), python)
             if "$" in python:
                 parts.append(Part(line, python, PartOutcome.UNTRANSLATED, _IS_COMPUTED.format("python")))
         reading = Reading(
@@ -336,14 +336,14 @@ def _unseen_parts(scope: Scope, candidate: Candidate) -> Iterator[Part]:
         if other.commands and other.commands[0].names[:1] in (("source",), (".",)) and other.line < line
         if len(other.commands[0].names) > 1
     ]
-    unread = [file for file in files if not (KNOWN_FILES.search(file) or scope.read_file(file))]
+    unread = [file for file in files if not (KNOWN_FILES.search(file) or scope.text_of(file, line))]
     is_program = candidate.training.kind is TrainingKind.PROGRAM
     if is_program and unread and "/" not in program and not (inner or program in SHELLS):
         reason = f"if it is a function of {unread[-1]}, ranks do not have it: give what it starts"
         yield Part(line, program, PartOutcome.OPTION, reason)
     script = shell_script(launch.command) if launch.command else ""
     is_shell = script != program or script.endswith(SCRIPT_ENDS)
-    if inner is None and script and is_shell and not scope.read_file(script):
+    if inner is None and script and is_shell and not scope.text_of(script, line):
         reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
         yield Part(line, script, PartOutcome.OPTION, reason)
     if is_program and (match := _STARTER.search(" ".join(launch.command))):
@@ -401,17 +401,6 @@ def _with_files(
             options = [pair for pair in options if pair[0] != "input"]
     training = replace(reading.training, launch=launch) if reading.training else None
     return replace(reading, command=command, training=training, options=tuple(options), parts=tuple(parts))
-
-
-def _folder_at(scope: Scope, statement: Statement) -> str:
-    """Return the folder to which the script has changed before a statement; '' for that of submit."""
-    folder = ""
-    for other in scope.source.statements:
-        names = other.commands[0].names if len(other.commands) == 1 else ()
-        if names[:1] == ("cd",) and len(names) == 2 and other.line < statement.line:
-            is_of_submit = names[1].strip("${}") == "SLURM_SUBMIT_DIR"
-            folder = "" if is_of_submit else os.path.join(folder, names[1])
-    return folder
 
 
 def _redirected(command: tuple[str, ...], launch: LaunchCommand, redirection: str) -> tuple[str, ...]:

@@ -55,6 +55,28 @@ def test_the_written_configuration_applies_to_the_short_line(
     assert options["partition"]["origin"].startswith(str(folder / "clusterrun.toml"))
 
 
+@pytest.mark.parametrize(
+    ("options", "lines", "at"),
+    [
+        ("", "", "scripts"),
+        ("", "", ""),
+        ("#SBATCH --chdir=work", "", "work"),
+        ("", "cd work", "work"),
+        ("", "cd $SLURM_SUBMIT_DIR", ""),
+    ],
+)
+def test_a_script_that_is_started_is_read_where_slurm_finds_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], options: str, lines: str, at: str
+) -> None:
+    (folder / "scripts").mkdir()
+    (folder / at).mkdir(exist_ok=True)
+    (folder / at / "run.sh").write_text("torchrun --nproc_per_node 2 train.py\n")
+    job = f"#!/bin/bash\n#SBATCH -N 2 --gres=gpu:2\n{options}\n{lines}\nsrun bash run.sh\n"
+    (folder / "scripts/job.sbatch").write_text(job)
+    assert main(["convert", "scripts/job.sbatch"]) == 0
+    assert capsys.readouterr().out.split()[-1] == "train.py"
+
+
 def test_dos_line_ends_are_named_and_the_line_has_none(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

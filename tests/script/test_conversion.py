@@ -1154,6 +1154,15 @@ def test_a_program_that_becomes_a_setup_line_is_named(lines: str) -> None:
     assert {part.line for part in conversion.parts if "once" in part.reason} == {3}
 
 
+@pytest.mark.parametrize(
+    "options", ["-K", "--kill-on-bad-exit", "--quit-on-interrupt", "--compress", "-E -X -I", "--bcast"]
+)
+def test_an_option_of_srun_without_a_value_takes_no_word_of_the_command(options: str) -> None:
+    conversion = converted(f"#SBATCH -N 2 --gres=gpu:4\nsrun {options} torchrun --nproc_per_node 4 train.py")
+    words = typed(conversion).replace(" --srun compress", "")
+    assert words == "submit --nodes 2 --gpus 4 train.py"
+
+
 def test_the_address_that_a_step_of_srun_finds_for_torchrun_is_not_needed() -> None:
     address = "head=${nodes[0]}\nip=$(srun -N1 -n1 -w $head hostname --ip-address)"
     launch = "srun torchrun --nnodes 2 --nproc_per_node 4 --rdzv_endpoint $ip:29500 train.py"
