@@ -20,8 +20,10 @@ _OF_CLUSTERRUN = re.compile(r"clusterrun:([^:\s]+):\S+")
 
 def find_run(context: Context, word: str) -> str:
     """Return the id of the run that ``word`` means. Raise ``NoSuchRun``, which describes a Slurm job."""
-    with describing_foreign_jobs(context, word):
+    try:
         return context.store.find(word)
+    except NoSuchRun as error:
+        raise _described(context, word, error) from error
 
 
 def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | ForeignJob:
@@ -125,7 +127,17 @@ def _running_job(
 
 @contextmanager
 def describing_foreign_jobs(context: Context, word: str) -> Iterator[None]:
-    """Replace a ``NoSuchRun`` for a Slurm job that is not a run by one that describes the job."""
+    """Replace a ``NoSuchRun`` for a Slurm job that is not a run by one that describes the job.
+
+    Raise it too if a check ran in the job: status, logs, wait and cancel of its number mean the job.
+    """
+    run_id, job = "", None
+    with suppress(NoSuchRun):
+        run_id = context.store.find(word) if slurm_job(word) == word else ""
+        job = _checked_job(context, word, run_id) if run_id else None
+    if job:
+        error = not_a_run(context, job)
+        raise NoSuchRun(error.seen, f"{error.remedy}\ncheck   clusterrun report {run_id}")
     try:
         yield
     except NoSuchRun as error:

@@ -253,7 +253,7 @@ def _values_before(scope: Scope, statement: Statement) -> list[str]:
     """
     words = statement.commands[0].names
     is_sourced = words[:1] in (("source",), (".",)) and len(words) > 1
-    if not is_sourced or KNOWN_FILES.search(words[1]) or scope.read_file(words[1]):
+    if not is_sourced or KNOWN_FILES.search(words[1]) or scope.text_of(words[1], statement.line):
         return []
     others = scope.source.statements
     before = {name for other in others if other.line < statement.line for name in other.sets - other.exports}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import zlib
@@ -24,7 +25,7 @@ from clusterrun.operations import job_step
 from clusterrun.operations.context import Context
 from clusterrun.operations.diagnose_log import diagnose_ended_job
 from clusterrun.operations.exec_in_job import ExecTarget, exec_beside_job
-from clusterrun.operations.find_run import find_run_or_job, other_job
+from clusterrun.operations.find_run import describing_foreign_jobs, find_run, find_run_or_job, other_job
 from clusterrun.operations.job_step import (
     JobEnded,
     NotPlaced,
@@ -353,6 +354,12 @@ def test_a_check_that_has_ended_does_not_stand_for_the_job_in_which_it_ran(
     monkeypatch.setattr(mine.store, "read", lambda run_id: check)
     monkeypatch.setattr(mine.store, "state", lambda run_id: state)
     assert find_run_or_job(mine, word) == (job if is_job else "R")
+    # A report of the job's number is that of the check. Other commands on runs mean the job.
+    assert find_run(mine, word) == "R"
+    is_described = is_job and word != "last"
+    raises = pytest.raises(NoSuchRun, match="'mine'") if is_described else contextlib.nullcontext()
+    with raises, describing_foreign_jobs(mine, word):
+        pass
 
 
 def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> None:
