@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import re
 import signal
@@ -267,10 +268,13 @@ class EndLines:
         self.ends.append(replace(end, order=order))
         return True
 
-    def forget(self, order: int) -> None:
-        """Forget the ends behind ``order``: the job began again."""
-        self.ends = [end for end in self.ends if end.order <= order]
+    def taken(self, begin: int, last: int) -> EndLines:
+        """Remove the ends behind ``begin`` up to ``last``, which are of an earlier run, and return them."""
+        run = copy.copy(self)
+        run.ends = [end for end in self.ends if begin < end.order <= last]
+        self.ends = [end for end in self.ends if not begin < end.order <= last]
         self.whole_job_ended, self._is_terminating, self._is_job_ended = 0, False, False
+        return run
 
     def _read(self, text: str) -> EndLine | None:
         line = text.strip()

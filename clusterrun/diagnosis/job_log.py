@@ -5,21 +5,22 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import signal
+import sys
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
 
 from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
 from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
-from clusterrun.diagnosis.log_process import STEP, STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess
+from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess
+from clusterrun.diagnosis.log_runs import RunDetector
 from clusterrun.diagnosis.printed_errors import (
     RANK_OF_WATCHDOG,
     Error,
-    is_plain_output,
     is_report,
     is_timer,
     last_complaint,
@@ -38,12 +39,8 @@ LINES_OF_TAIL = 300
 MOST_SUSPECTS = 3
 # Characters of an exception without a traceback.
 MOST_EXCEPTION = 400
-# Lines at the beginning of a file by which another attempt of the job is recognized.
-HEAD_LINES = 10
-# Letters that such a line has at least.
-HEAD_LETTERS = 8
-# Time after the end of a job in which its last processes end. Later lines are of its next start.
-LATER = timedelta(minutes=10)
+# Runs before the last one that are kept.
+MOST_RUNS = 8
 # An exception's name and message at the beginning of a line. A script printed it without its traceback.
 EXCEPTION_LINE = re.compile(
     r"^(?:\[rank(\d+)\]:\s?)?"
@@ -59,13 +56,11 @@ HARMLESS = re.compile(
     r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
     r"|plugin|hostname of the client socket|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
 )
-_CANCELLED_AT = re.compile(r"\*\*\* JOB .* CANCELLED AT (\d\S+)")
 _LOCAL = "local rank"
 _FROM_OUTSIDE = re.compile(r"SIGTERM|SIGINT|SIGHUP")
 # The report of torch on the ranks that did or did not take part in a collective that timed out.
 _DESYNC = re.compile(r"\[[\d, ]+\] (?:joined but didn't finish|finished .*didn't join|never joined) .*")
 _CODE_1 = re.compile(r"exited with (?:exit )?code 1\b")
-_NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
 _BARRIER = re.compile(r"\(world_size=(\d+), worker_count=(\d+)")
 _RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
@@ -104,13 +99,17 @@ class JobLog:
         # The order of the last line before the file.
         self._file_begins = 0
         self._file_rank = -1
-        # Times of the last line, of the end of the whole job, and of the last line before that.
-        self._time = self._ended_at = self._time_before_end = ""
-        # The first lines of the file, without numbers, and whether each of them stands only once in it.
-        self._head: dict[str, bool] = {}
-        # The last line repeats one of these, after a rank has ended.
-        self._is_repeated = False
-        self.attempts = 1
+        self._run_detector = RunDetector()
+        # The newest runs before the last one, and how many runs or attempts the files hold.
+        self.earlier: deque[JobLog] = deque(maxlen=MOST_RUNS)
+        self.runs = 1
+        # The order of the last line of an earlier run, by file, and of the last line of this run.
+        self._begins: dict[int, int] = {}
+        self._until = sys.maxsize
+        # A process of the file's newest run printed an error that no other rank caused.
+        self._has_failed = False
+        # torchrun started the ranks again.
+        self.is_restarted = False
         self.nodes: dict[int, str] = {}
         # Ray has replaced equal lines of several processes by one.
         self.has_left_out = False
@@ -128,8 +127,6 @@ class JobLog:
         self.report = TorchrunReport()
         # The first end of a process that any other line tells of: a launcher's report may be missing.
         self._failed_worker: EndLine | None = None
-        # The same in the attempt before.
-        self.ended_before: EndLine | None = None
         # The newest line that may be an exception without a traceback.
         self.exception_line: LogError | None = None
         self.last_lines: list[str] = []
@@ -150,8 +147,7 @@ class JobLog:
         self._file_begins = self.order
         self._file_rank = rank
         self.splitter = LineSplitter()
-        self._head = {}
-        self._time = self._time_before_end = ""
+        self._run_detector, self._has_failed = RunDetector(), False
         self.report.close()
 
     def hear(self, line: str) -> None:
@@ -164,16 +160,20 @@ class JobLog:
         text = line.text
         if text.strip():
             self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
-        if line.time and self._goes_on_later(line.time):
-            self._begin_attempt()
-        self._time = line.time or self._time
+        if (last_of_run := self._run_detector.hear_end(self.order, text)) >= 0:
+            self._begin_run(last_of_run)
         if self.end_lines.hear(self.order, text):
-            if cancelled := _CANCELLED_AT.search(text):
-                self._ended_at, self._time_before_end = cancelled[1], self._time
             self.complaint = self.complaint or last_complaint([*filter(is_no_consequence, self._recent)])
             for other in self._of_file:
                 other.on_end()
             return
+        job_ended = self.end_lines.whole_job_ended > self._file_begins
+        has_ended = bool(self.end_lines.ends) and self.end_lines.ends[-1].order > self._file_begins
+        last_of_run = self._run_detector.hear(
+            self.order, text, line.time, job_ended, has_ended, self._has_failed
+        )
+        if last_of_run >= 0:
+            self._begin_run(last_of_run)
         if not self.end_lines.is_in_message:
             self._recent.append(text)
         self.tail.append((self.order, line.rank, text))
@@ -194,8 +194,8 @@ class JobLog:
         if is_ended and (failed := end_in_words(text, self.order)):
             self._failed_worker = replace(failed, node=line.node or failed.node)
         if _RESTARTS.search(text):
-            self._begin_attempt()
-        self._hear_head(text)
+            self.is_restarted = True
+            self._begin_run(self.order)
         rank = line.rank if line.rank >= 0 else self._file_rank
         source = line.source
         if rank >= 0 and line.node:
@@ -212,6 +212,8 @@ class JobLog:
             process = self.processes[self._file, source] = LogProcess(rank)
             self._of_file.append(process)
         process.hear(text, LogPlace(self.order, rank, line.node), line.logger)
+        if process.places and process.places[-1].order == self.order:
+            self._has_failed = self._has_failed or not process.listener.errors[-1].is_consequence
         # The line above an exception is indented if it has a traceback, which the listener reads.
         is_bare = len(self._recent) < 2 or not self._recent[-2][:1].isspace()
         if is_bare and (match := EXCEPTION_LINE.match(text)):
@@ -219,51 +221,24 @@ class JobLog:
             error = Error(0.0, printed_by, match[2][:MOST_EXCEPTION])
             self.exception_line = LogError(error, self.order, printed_by, line.node)
 
-    def _hear_head(self, text: str) -> None:
-        """Recognize another attempt of the job: the log begins again after ranks or the job have ended.
-
-        One line is enough if Slurm ended the job. Else ranks that started late may print one line again.
-        """
-        letters = _NO_LETTERS.sub(" ", text)
-        if len(letters) < HEAD_LETTERS or STEP.search(text):
-            return
-        has_ended = bool(self.end_lines.ends) and self.end_lines.ends[-1].order > self._file_begins
-        if letters not in self._head:
-            self._is_repeated = False
-            if len(self._head) < HEAD_LINES and not has_ended and is_plain_output(text):
-                self._head[letters] = True
-        elif not has_ended:
-            self._head[letters] = False
-        elif not self._head[letters]:
-            self._is_repeated = False
-        elif self._is_repeated or self.end_lines.whole_job_ended > self._file_begins:
-            self._begin_attempt()
-        else:
-            self._is_repeated = True
-
-    def _goes_on_later(self, time: str) -> bool:
-        """Return whether a line is so late that Slurm has started the job again.
-
-        The log's clock may be in another time zone than Slurm's, and the job may have hung before its end.
-        """
-        if self.end_lines.whole_job_ended <= self._file_begins or not self._time_before_end:
-            return False
-        with suppress(ValueError):
-            now, before, end = map(datetime.fromisoformat, (time, self._time_before_end, self._ended_at))
-            return min(now - before, now - end) > LATER
-        return False
-
-    def _begin_attempt(self) -> None:
-        """Forget the lines of the file so far: they are of an attempt before the last one."""
-        self.attempts += 1
-        self.ended_before = self._failed_worker
-        self.end_lines.forget(self._file_begins)
-        self.processes = {key: process for key, process in self.processes.items() if key[0] != self._file}
-        self._of_file = []
+    def _begin_run(self, last: int) -> None:
+        """Set the lines of the file up to ``last`` aside: they are of an earlier run."""
+        run = copy.copy(self)
+        run.processes = {key: process for key, process in self.processes.items() if key[0] == self._file}
+        run.end_lines = self.end_lines.taken(self._file_begins, last)
+        run.earlier, run.runs = deque(), 1
+        run._begins, run._until = dict(self._begins), last
+        self.earlier.append(run)
+        self.runs += 1
+        self._begins[self._file], self._has_failed = last, False
+        if last >= self.order - 1:
+            self.processes = {key: process for key, process in self.processes.items() if key[0] != self._file}
+            self._of_file = []
+        for process in self._of_file:
+            process.on_end()
         self.first_rank, self._first_time = -1, ""
         self.exception_line = self._failed_worker = None
-        self.tail.clear()
-        self._is_repeated = False
+        self.tail = deque((entry for entry in self.tail if entry[0] > last), maxlen=LINES_OF_TAIL)
 
     def job_ended(self, word: str, nodes: str) -> None:
         """Note how Slurm says that the job ended."""
@@ -285,7 +260,7 @@ class JobLog:
             is_alone = process.rank >= 0 or (shows_one_rank and processes[file] == 1)
             handled = process.handled(is_alone and not is_marked)
             for number, (error, place) in enumerate(zip(process.listener.errors, process.places)):
-                if is_timer(error):
+                if is_timer(error) or not self._begins.get(file, 0) < place.order <= self._until:
                     continue
                 steps, output = process.printed_after(number)
                 rank = error.inner if error.inner >= 0 else place.rank

@@ -60,6 +60,8 @@ MOST_SILENT = 1.25
 # Lines from a library's message to the exception that follows from it.
 LINES_TO_EXCEPTION = 60
 MOST_CULPRITS = 16
+# Ends of earlier runs that are shown.
+MOST_EARLIER = 2
 # Lines before and behind an error that are searched for what belongs to it, and the most that are shown.
 LINES_BEFORE, LINES_BEHIND = 30, 12
 MOST_NEAR = 2
@@ -170,6 +172,9 @@ class _LogVerdict:
             before = self._timeouts[0].order
             self._failures = [entry for entry in self._failures if entry.order < before]
         self._unended = self._tracebacks_without_exception(of_launchers=False)
+        earlier = [_LogVerdict(run).diagnose() for run in log.earlier]
+        self._earlier = [diagnosis for diagnosis in earlier if diagnosis.verdict is not Verdict.UNDETERMINED]
+        self._runs = f"{log.runs} {'attempts of the job' if log.is_restarted else 'runs'}"
         self._last_lines = tuple(f"last line: {line}" for line in log.last_lines[-3:])
 
     def diagnose(self) -> Diagnosis:
@@ -185,15 +190,17 @@ class _LogVerdict:
             self._bare_exception,
             self._vague_end,
             self._completed,
-            self._end_of_earlier_attempt,
+            self._failed_before,
             self._cut_traceback_of_launcher,
             self._too_many_ranks,
         )
         diagnosis = next(filter(None, (answer() for answer in answers)), None) or self._nothing_certain()
         notes = []
-        if self._log.attempts > 1:
-            attempts = f"{self._log.attempts} attempts of the job"
-            notes.append(f"the log holds {attempts}: this is the last one's end")
+        if self._log.runs > 1:
+            if self._runs not in diagnosis.message:
+                notes.append(f"the log holds {self._runs}: this is the last one's end")
+            messages = dict.fromkeys(earlier.message for earlier in reversed(self._earlier))
+            notes += [f"an earlier one ended so: {message}" for message in messages][:MOST_EARLIER]
         if self._log.not_loaded and diagnosis.verdict is Verdict.CRASHED:
             notes.append(f"before that: {' '.join(self._log.not_loaded)}")
         return replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
@@ -297,10 +304,15 @@ class _LogVerdict:
         message = "the job has ended well, without an error"
         return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
 
-    def _end_of_earlier_attempt(self) -> Diagnosis | None:
-        """A rank ended in the attempt before, and no line about a step follows."""
-        before = self._log.ended_before
-        return self._of_end(before) if before and not self._log.has_steps_after(before.order) else None
+    def _failed_before(self) -> Diagnosis | None:
+        """An earlier run failed, and the last one shows no end."""
+        if not self._earlier:
+            return None
+        before = self._earlier.pop()
+        message = f"the last of {self._runs} shows no failure; the one before: {before.message}"
+        if self._log.has_steps_after(0):
+            return _undetermined(message, (*before.evidence, *self._last_lines), before.remedy)
+        return replace(before, message=message)
 
     def _cut_traceback_of_launcher(self) -> Diagnosis | None:
         """The log ends inside of a traceback of a launcher."""

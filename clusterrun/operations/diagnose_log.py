@@ -317,7 +317,10 @@ class _BoundedReader:
             lines.feed(chunk)
             lines.at = len(chunk)
             return
+        # Another run begins as the file does.
         lines.at = at = 0
+        if not places:
+            lines.feed_around(chunk, 0)
         while match := _MAYBE.search(chunk, at):
             at = chunk.find(b"\n", match.start()) + 1 or len(chunk)
             line = _NUMBERED.sub(b"", chunk[chunk.rfind(b"\n", 0, match.start()) + 1 : at])

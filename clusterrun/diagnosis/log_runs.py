@@ -1,0 +1,155 @@
+"""Recognize that another run begins in a log file; pure.
+
+Slurm appends the output of a job that starts again, and a file may hold the output of several jobs. Ranks of
+one run may print the same lines, and torchrun may restart them, so a run begins only at a line that shows it.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from clusterrun.diagnosis.known_errors import meaning
+from clusterrun.diagnosis.log_process import STEP
+from clusterrun.diagnosis.printed_errors import is_plain_output
+
+# Lines at the beginning of a file by which another run is recognized, the letters that each has at least, and
+# those that are compared: arguments behind them may differ.
+HEAD_LINES = 10
+HEAD_LETTERS = 8
+HEAD_WIDTH = 40
+# Lines within which several ranks print one line.
+OF_RANKS = 50
+# Time after the end of a job in which its last processes end. Later lines are of its next start.
+LATER = timedelta(minutes=10)
+_CANCELLED = re.compile(r"\*\*\* JOB (\d+) .* CANCELLED AT (\d\S+)")
+_NO_LETTERS = re.compile(r"[\W\d_]+")
+_NOHUP = "nohup: ignoring input"
+# LSF's report on a job stands below its output, or above it.
+_LSF_REPORT, _BELOW, _ABOVE = (
+    "Sender: LSF System <",
+    "The output (if any) is above",
+    "The output (if any) follows",
+)
+_OF_LSF = re.compile(r"^PS:|^Read file <|^\s*$")
+_HEADER = "Traceback (most recent call last)"
+_LINK = re.compile(r"^(?:During handling of|The above exception was)")
+_SCRIPT = re.compile(r'^  File "([^"]+)", line (\d+)(, in <module>)?$')
+
+
+class RunDetector:
+    """Reads the lines of one file, and recognizes where another run begins."""
+
+    def __init__(self) -> None:
+        # The first lines of the file, without numbers, and the order of each.
+        self._head: dict[str, int] = {}
+        # Those of them that are printed again soon: several ranks may print them.
+        self._printed_twice: set[str] = set()
+        self._has_begun_again = False
+        # The lines of the head that the last lines repeat.
+        self._repeated: list[str] = []
+        # Times of the last line, of the end of the whole job, and of the last line before that.
+        self._time = self._ended_at = self._time_before_end = ""
+        # The last job that Slurm ended, and the order of that line.
+        self._job, self._job_ended = "", 0
+        self._is_below_report = self._report_is_above = False
+        # The order of the line that began the newest traceback, and the last line with text.
+        self._traceback, self._last = 0, ""
+        # The frame of a script in the line before, and the lines at which calls of scripts stood.
+        self._frame: tuple[str, str] | None = None
+        self._calls: dict[tuple[str, str], str] = {}
+
+    def hear_end(self, order: int, text: str) -> int:
+        """Read a line that may be Slurm's about the end of a job. Return what ``hear`` returns."""
+        cancelled = _CANCELLED.search(text)
+        if cancelled is None:
+            return -1
+        # Each job writes that line at most once.
+        begins = self._job_ended if self._job not in ("", cancelled[1]) else -1
+        self._job, self._job_ended = cancelled[1], order
+        self._ended_at, self._time_before_end = cancelled[2], self._time
+        return begins
+
+    def hear(self, order: int, text: str, time: str, job_ended: bool, ended: bool, failed: bool) -> int:
+        """Read another line. Return the order of the last line before another run; -1 if none has begun.
+
+        job_ended: Slurm ended the job before
+        ended: a launcher or Slurm reported the end of a rank before
+        failed: a process printed an error before
+        """
+        is_later = job_ended and time and self._is_later(time)
+        self._time = time or self._time
+        begins = order - 1 if is_later or self._is_of_next(text) else -1
+        edited = self._follows_edit(order, text)
+        if begins < 0 <= edited and (ended or failed):
+            begins = edited
+        if begins < 0 and self._repeats_head(order, text, job_ended, ended, failed):
+            begins = order - 1
+        if begins >= 0:
+            self._repeated, self._has_begun_again = [], True
+            self._job = self._time_before_end = ""
+            self._calls = {}
+        if text.strip():
+            self._last = text
+        return begins
+
+    def _is_later(self, time: str) -> bool:
+        """Return whether a line is so late that Slurm has started the job again.
+
+        The log's clock may be in another time zone than Slurm's, and the job may have hung before its end.
+        """
+        with suppress(ValueError):
+            now, before, end = map(datetime.fromisoformat, (time, self._time_before_end, self._ended_at))
+            return min(now - before, now - end) > LATER
+        return False
+
+    def _is_of_next(self, text: str) -> bool:
+        """Return whether nohup or LSF shows that the lines before this one are of another run."""
+        was_below, self._is_below_report = self._is_below_report, text.startswith(_BELOW)
+        if was_below and _OF_LSF.match(text):
+            self._is_below_report = True
+            return False
+        is_next = was_below or (self._report_is_above and text.startswith(_LSF_REPORT))
+        self._report_is_above = self._report_is_above or text.startswith(_ABOVE)
+        return is_next or (bool(self._last) and text.startswith(_NOHUP))
+
+    def _follows_edit(self, order: int, text: str) -> int:
+        """Return the order of the line before a traceback if its script was edited after another; else -1.
+
+        A call at the top level of a script stands in another line, or a script that ran is no valid Python.
+        """
+        if _HEADER in text and not _LINK.match(self._last):
+            self._traceback = order
+        frame, self._frame = self._frame, None
+        if (match := _SCRIPT.match(text)) and (_HEADER in self._last or not match[3]):
+            self._frame = match[1], match[2]
+            if not match[3] and any(script == match[1] for script, _ in self._calls):
+                return order - 1
+        elif frame and "(" in text and "import " not in text:
+            line = self._calls.setdefault((frame[0], text.strip()), frame[1])
+            return self._traceback - 1 if line != frame[1] else -1
+        return -1
+
+    def _repeats_head(self, order: int, text: str, job_ended: bool, ended: bool, failed: bool) -> bool:
+        """Return whether the file begins again after its ranks or its job have ended.
+
+        One line is enough if Slurm ended the job. Else ranks that started late may print one line again.
+        """
+        letters = _NO_LETTERS.sub(" ", text)[:HEAD_WIDTH]
+        if len(letters) < HEAD_LETTERS or STEP.search(text) or _HEADER in text:
+            return False
+        has_ended = ended or failed
+        if letters in self._head and has_ended and letters not in self._printed_twice:
+            self._repeated.append(letters)
+            first = next(line for line in self._head if line not in self._printed_twice)
+            return job_ended or (len(self._repeated) > 1 and (ended or first in self._repeated))
+        self._repeated = []
+        if letters in self._head:
+            if not self._has_begun_again and order - self._head[letters] < OF_RANKS:
+                self._printed_twice.add(letters)
+        elif not has_ended and is_plain_output(text) and not meaning(text):
+            first_order = next(iter(self._head.values()), order)
+            if len(self._head) < HEAD_LINES and order - first_order < OF_RANKS:
+                self._head[letters] = order
+        return False
