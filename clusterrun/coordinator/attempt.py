@@ -365,6 +365,12 @@ class LiveAttempt(RunPart):
         if self.stage is not AttemptStage.STOPPING:
             self._failure_event(now, failures.of_node(kind, node, now.wall, why))
 
+    def hangs(self, now: Now, why: str, since: float, error: str) -> None:
+        """Record a hang. ``error`` is its cause if that lies in the script, else empty."""
+        if self.stage is not AttemptStage.STOPPING:
+            hang = failures.of_node(FailureKind.HANG, "", since, why)
+            self._failure_event(now, replace(hang, failure=replace(hang.failure, error=error)))
+
     def _gone(self, now: Now, member: Member, message: messages.RanksGone) -> AttemptOver | None:
         is_gone_as_asked = self.outcomes.gone(member.place, message.stuck, member.name)
         is_stopped = self.stage is AttemptStage.STOPPING and not self._is_finishing

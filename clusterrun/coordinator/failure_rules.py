@@ -163,7 +163,7 @@ def network(evidence: FailureEvidence) -> str:
 
 
 def same_error(evidence: FailureEvidence) -> str:
-    """The same exception at the same line ended two attempts in a row."""
+    """The same exception at the same line ended two attempts in a row, or they hung in the same way."""
     from clusterrun.diagnosis.known_errors import meaning
 
     failure, row = evidence.failure, meaning(evidence.failure.error)
@@ -174,9 +174,12 @@ def same_error(evidence: FailureEvidence) -> str:
         return ""
     may_differ = _ELSEWHERE.match(failure.error) or (row is not None and (row.consequence or row.shared))
     is_equal = failure.place == before.failure.place and evidence.error_class == _class(before.failure)
-    if not failure.place or not evidence.error_class or may_differ or not is_equal:
+    is_judged, subject = failure.place and evidence.error_class and is_equal, _placed(failure)
+    if evidence.event.kind is FailureKind.HANG:
+        is_judged, subject = failure.error == before.failure.error, "the same hang"
+    if not is_judged or may_differ:
         return ""
-    return f"{_placed(failure)} ended two attempts in a row, without progress between them"
+    return f"{subject} ended two attempts in a row, without progress between them"
 
 
 # The first rule that applies decides. If none does, the run is restarted while its budgets last.
@@ -194,11 +197,8 @@ RULES = (
 
 def judge(evidence: FailureEvidence) -> FailureJudgement | None:
     """Return the decision about the failure of a rank; None if no rule applies."""
-    if (
-        evidence.event.kind not in (FailureKind.RANK, FailureKind.MEMORY)
-        or not evidence.failure.error
-        or evidence.failure.noticed
-    ):
+    kinds = (FailureKind.RANK, FailureKind.MEMORY, FailureKind.HANG)
+    if evidence.event.kind not in kinds or not evidence.failure.error or evidence.failure.noticed:
         return None
     for rule in RULES:
         if reason := rule.applies(evidence):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from clusterrun.coordinator.actions import Announce, SaveBeside
 from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClientAsked
-from clusterrun.coordinator.failures import FailureKind, RunOutcome
+from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.run_part import EndAsked, RunPart, Shared
 from clusterrun.model import contract
@@ -67,7 +67,7 @@ class HangMonitor(RunPart):
             elif isinstance(action, Save):
                 self._actions.append(SaveBeside(self._live.epoch, action.name, action.text))
             elif isinstance(action, EndAttempt) and action.what == "restart":
-                self._live.fail(now, FailureKind.HANG, "", action.why)
+                self._live.hangs(now, action.why, now.wall - action.stalled, action.error)
             elif isinstance(action, EndAttempt):
                 end = EndAsked(RunOutcome(State.FAILED, action.why, contract.ExitCode.FAILED))
         return end

@@ -107,6 +107,8 @@ class EndAttempt:
 
     what: str  # ``restart`` it as after a failed rank, or ``kill`` the run
     why: str
+    stalled: float  # seconds since anything moved
+    error: str = ""  # the diagnosis if the script itself causes the hang, which may then recur
 
 
 if TYPE_CHECKING:
@@ -490,4 +492,5 @@ class HangDetector:
             repeated = nothing and self._reported
             self._reported = True
             return [] if repeated else [Warn(why, hangs=True)]
-        return [EndAttempt(self._watch.on_hang, why)]  # the coordinator reports the reason
+        error = diagnosis.message if diagnosis.verdict is Verdict.MISMATCH else ""
+        return [EndAttempt(self._watch.on_hang, why, stalled, error)]  # the coordinator reports the reason

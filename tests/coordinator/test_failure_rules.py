@@ -16,6 +16,7 @@ from clusterrun.model.states import State
 from tests.coordinator.tapes import WALL, all_gone, failed, training
 from tests.coordinator.test_restarts import allocated
 
+MISMATCH = "ranks called different collectives: ranks 0 and 2-3 called all_reduce at t.py:12, rank 1 barrier"
 LINE = "/home/me/train.py:12 main"
 FULL = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
@@ -54,6 +55,23 @@ def test_a_job_that_exceeds_its_memory_without_progress_is_not_restarted() -> No
         return judgement.word if judgement else ""
 
     assert [decided((-1,)), decided((40,)), decided((40, 40))] == ["host-memory", "", "host-memory"]
+
+
+@pytest.mark.parametrize(
+    ("before", "steps", "expected"),
+    [
+        (MISMATCH, (-1, -1), "same-error"),
+        (MISMATCH, (40, 40), "same-error"),
+        (MISMATCH, (40, 80), ""),
+        ("ranks called different collectives: rank 0 called barrier", (-1, -1), ""),
+    ],
+)
+def test_a_script_that_hangs_in_the_same_way_twice_without_progress_is_not_restarted(
+    before: str, steps: tuple[int, ...], expected: str
+) -> None:
+    facts = evidence(MISMATCH, steps=steps, before=before, place="")
+    judgement = judge(replace(facts, event=replace(facts.event, kind=FailureKind.HANG)))
+    assert (judgement.word if judgement else "") == expected
 
 
 def word(**facts: Any) -> str:

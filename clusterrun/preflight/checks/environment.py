@@ -53,6 +53,8 @@ def probe(request: RunNeeds) -> object:
 def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail if a variable names no interface of its node. Warn if the values of nodes differ.
 
+    Ranks without GPUs do not use NCCL, so its variable is a warning.
+
     A value that is useless on every node is a mistake of the setting, and no node is blamed for it.
     """
     failed: set[tuple[str, str]] = set()
@@ -66,18 +68,19 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
                 useless[node] = f"lacks this interface (it has {', '.join(interfaces[:8])})"
             elif chosen == [LOOPBACK] and value and len(readings) > 1:
                 useless[node] = "selects only the loopback, which reaches no other node"
+        is_needed = name.startswith("GLOO_") or request.gpus > 0
+        grade = Grade.FAIL if is_needed else Grade.WARN
         is_equal = len(set(values.values())) == 1
         if useless and is_equal and len(useless) == len(readings):
             node, why = next(iter(useless.items()))
             message = f"{name}={values[node]}: every node {why}"
-            yield "", Finding(NAME, Grade.FAIL, message, _unset(name))
+            yield "", Finding(NAME, grade, message, _unset(name))
             continue
         for node, why in useless.items():
             failed.add((node, name))
             message = f"{name}={values[node]}: this node {why}"
-            yield node, Finding(NAME, Grade.FAIL, message, _unset(name) if is_equal else _SAME)
-    for name in INTERFACES:
-        yield from _shared(name, readings, needed=name.startswith("GLOO_") or request.gpus > 0)
+            yield node, Finding(NAME, grade, message, _unset(name) if is_equal else _SAME)
+        yield from _shared(name, readings, is_needed)
     for name in sorted({name for reading in readings.values() for name in entries(reading, "variables")}):
         values = {node: text(reading, "variables", name) or _UNSET for node, reading in readings.items()}
         if name in OF_A_NODE or (len(readings) > 2 and len(set(values.values())) == len(readings)):
@@ -87,11 +90,11 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
                 yield node, finding
 
 
-def _shared(name: str, readings: Readings, needed: bool) -> Findings:
+def _shared(name: str, readings: Readings, is_needed: bool) -> Findings:
     """Report an interface selected by ``name`` that has the same address on several nodes.
 
     Ranks exchange this address, and each of them then connects to itself. gloo needs all selected
-    interfaces, NCCL only the first. ``needed`` means that the ranks use that library.
+    interfaces, NCCL only the first. ``is_needed`` means that the ranks use that library.
     """
     holders: dict[tuple[str, str], dict[str, str]] = {}
     first: set[tuple[str, str]] = set()
@@ -121,7 +124,7 @@ def _shared(name: str, readings: Readings, needed: bool) -> Findings:
         remedy += f"; or set it to one whose address differs on every node: {name}={own_variables[0]}"
     for (interface, address), nodes in holders.items():
         if len(nodes) > 1:
-            grade = Grade.FAIL if needed and (interface, address) in first else Grade.WARN
+            grade = Grade.FAIL if is_needed and (interface, address) in first else Grade.WARN
             listing = some_of(sorted(nodes.values()), 4)
             message = f"{name} chooses {interface}, which has the same address {address} on {listing}"
             message += ": a rank that connects to it reaches itself"

@@ -126,7 +126,8 @@ def of_missing_tests(state: SessionState, explanation: Explanation) -> None:
             message = f"none of {len(failed)} tests of nodes together passed: {why}"
             remedy = pair_findings.remedy_of(state, why, _NONE_PASSED)
             explanation.network.append(Finding("set", Grade.FAIL, message, remedy))
-        elif not explanation.together_has(Grade.UNDETERMINED):
+        # A notice says that ranks without Python are not tested together.
+        elif state.orders.preflight.python and not explanation.together_has(Grade.UNDETERMINED):
             message = "no two nodes were tested together"
             explanation.network.append(Finding("set", Grade.UNDETERMINED, message))
 

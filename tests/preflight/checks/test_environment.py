@@ -41,6 +41,11 @@ def test_a_missing_interface_makes_a_node_unfit_once() -> None:
     ]
 
 
+def test_a_variable_of_nccl_is_no_failure_of_ranks_without_gpus() -> None:
+    readings = nodes(2, reading(NCCL_SOCKET_IFNAME="enp9"))
+    assert [finding.verdict for _, finding in environment.judge(asked(gpus=0), readings)] == [WARN]
+
+
 def test_the_same_value_is_unfit_only_where_the_interface_is_missing() -> None:
     assert verdicts(
         environment,
