@@ -63,8 +63,11 @@ class Conversion:
 
 
 def _quoted(name: str, value: str) -> str:
-    """Return ``value`` for a shell, which expands ``$PWD`` in it. The job's shell does so in setup lines."""
-    if "$" not in value or name == "setup" or set('"\\`') & set(value):
+    """Return ``value`` for a shell, which expands ``$PWD`` in it. The job's shell does so in setup lines.
+
+    sbatch expands nothing in the name of a job.
+    """
+    if "$" not in value or name in ("setup", "name") or set('"\\`') & set(value):
         return shlex.quote(value) if value else ""
     return f'"{value}"'
 

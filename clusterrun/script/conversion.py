@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.nearest import nearest
 from clusterrun.model.world import own_variables
 from clusterrun.script import audit
 from clusterrun.script.batch_reading import Reading, variables_read
@@ -57,7 +58,7 @@ _BROKEN_END = re.compile(r"(?<!\\)\\[ \t]+$")
 # ``#!/bin/sh –l``, with a dash that is no hyphen.
 _SHELL_ARGUMENT = re.compile(r"#!\s*\S*/(?:env\s+)?(?:ba|z|k|da)?sh\s+(?:-\S+\s+)*([^-\s]\S*)")
 # ``#SBTACH --time=1``
-_MISSPELT = re.compile(r"#\s*(?!SBATCH\b)([A-Z]{6})\s+-")
+_MISSPELT = re.compile(r"#\s*(?!SBATCH\b)([A-Z]{5,7})\s+-")
 _PRINTED = re.compile(r"(?m)^\s*(?:echo|printf)\b.*$")
 # The path of the script that runs, as a script finds it.
 _OWN_PATH = re.compile(r"\$\{?(?:0|BASH_SOURCE)\b|\bscontrol\s+show\s+job(?!\w)[^\n]*Command")
@@ -88,6 +89,7 @@ def convert(
     """
     shebang = text.partition("\n")[0]  # with the CR of DOS line ends
     text = text.replace("\r\n", "\n")
+    text = re.sub(r"\\\n*\Z", "", text)  # it continues nothing
     if "\0" in text:
         raise BadInput("the file is not a text", "name a batch script")
     interpreter = shebang[2:].split() if shebang.startswith("#!") else ["sh"]
@@ -304,7 +306,7 @@ def _read(
     late += [
         Part(line, comment, PartOutcome.OPTION, reason)
         for line, comment in source.comments
-        if (match := _MISSPELT.match(comment)) and sorted(match[1]) == sorted("SBATCH")
+        if (match := _MISSPELT.match(comment)) and nearest(match[1], ["SBATCH"], alike=0.8)
     ]
     reason = "a blank is behind the backslash: the command ends here, and the next line is another one"
     late += [

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
 from clusterrun.script.sbatch_lines import Directive
@@ -140,7 +142,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         is_gpus = name in _GPUS and name != "gres"
         is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
         if name in OPTIONS and OPTIONS[name].takes == "required" and not value:
-            refused.append((directive, "it has no value, and sbatch refuses it"))
+            refused.append((directive, "it has no value"))
         elif name in _NEEDLESS:
             needless.append((directive, _NEEDLESS[name]))
         elif last[name] is not directive and name in OPTIONS and not OPTIONS[name].joined:
@@ -170,6 +172,11 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
         elif name == "ntasks" and nodes > 1 and not _nodes(values):
             changed.append((directive, f"Slurm may put them on one node, and the line asks for {nodes}"))
+        elif name == "ntasks-per-gpu" and last_number(value) > 1 and not launch.runs_once:
+            number = last_number(value)
+            changed.append(
+                (directive, f"each rank sees all GPUs of its node: it takes LOCAL_RANK // {number}")
+            )
         elif name == "gpus-per-task" and gpus > last_number(value) and not tasks_per_node:
             changed.append((directive, "no line gives the number of tasks: say --ranks-per-node N"))
         elif name == "gpus-per-task" and gpus > 1 and tasks_per_node != 1:
@@ -188,6 +195,11 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             if launch.program == "srun" and launch.total:
                 reason = f"the command starts {launch.total} of them"
             refused.append((directive, reason))
+        elif name == "nodelist" and nodes < len(_named_nodes(value)):
+            options[name] = fold(_named_nodes(value)[:nodes])
+            changed.append(
+                (directive, f"the command runs on {nodes} of them: the line names {options[name]}")
+            )
         elif name == "nodes" and nodes < size.allocated:
             refused.append((directive, f"the command runs on {nodes} of them"))
         elif name == "gpus" and "-" in values.get("nodes", ""):
@@ -240,6 +252,10 @@ def _values(directives: Sequence[Directive]) -> dict[str, str]:
     if 0 < tasks < last_number(values.get("nodes", "")) and not _tasks_per_node(values):
         values["nodes"] = str(tasks)  # Slurm gives no node without a task
     gpus_per_task = last_number(values.get("gpus-per-task", ""))
+    nodes = _nodes(values)
+    if tasks and nodes and tasks < nodes * _tasks_per_node(values) and tasks % nodes == 0:
+        # Beside a total, it is the most for each node.
+        values["ntasks-per-node"] = str(tasks // nodes)
     if "ntasks" not in values and not _tasks_per_node(values):
         gpus_per_node = _gpus_per_node(values, _nodes(values) or 1, 1)
         if tasks_per_gpu := last_number(values.get("ntasks-per-gpu", "")):
@@ -253,6 +269,14 @@ def _tasks_per_node(values: dict[str, str]) -> int:
     return last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
 
 
+def _named_nodes(text: str) -> tuple[str, ...]:
+    """Return the nodes of ``--nodelist``; () if it names a file, or cannot be read."""
+    try:
+        return () if "/" in text else expand(text)
+    except BadInput:
+        return ()
+
+
 def _nodes(values: dict[str, str]) -> int:
     """Return the nodes that the directives ask for, also by tasks or GPUs on each; 0 if they do not."""
     per_node = _tasks_per_node(values)
@@ -260,7 +284,9 @@ def _nodes(values: dict[str, str]) -> int:
     gpus_per_node = last_number(values.get("gpus-per-node", ""))
     by_tasks = -(-tasks // per_node) if per_node else 0
     by_gpus = -(-gpus // gpus_per_node) if gpus_per_node else 0
-    return last_number(values.get("nodes", "")) or by_tasks or by_gpus
+    names = len(_named_nodes(values.get("nodelist", "")))
+    by_names = names if tasks == 0 or tasks >= names else 0
+    return last_number(values.get("nodes", "")) or by_tasks or by_gpus or by_names
 
 
 def task_counts(directives: Sequence[Directive]) -> dict[str, str]:
@@ -268,12 +294,13 @@ def task_counts(directives: Sequence[Directive]) -> dict[str, str]:
     values = _values(directives)
     nodes = _nodes(values) or 1
     per_node = _tasks_per_node(values)
+    given = _tasks_per_node({directive.name: directive.value for directive in directives})
     is_range = "-" in values.get("nodes", "")
     total = last_number(values.get("ntasks", "")) or (0 if is_range else nodes * per_node)
     counts = {
         "SLURM_NTASKS": total,
         "SLURM_NPROCS": total,
-        "SLURM_NTASKS_PER_NODE": per_node,
+        "SLURM_NTASKS_PER_NODE": given or per_node,
         "SLURM_CPUS_PER_TASK": last_number(values.get("cpus-per-task", "")),
         "SLURM_GPUS": values.get("gpus"),
         "SLURM_GPUS_PER_NODE": values.get("gpus-per-node"),

@@ -44,7 +44,7 @@ from clusterrun.script.shell_source import (
     ShellSource,
     Statement,
 )
-from clusterrun.script.statement_rules import NEEDS_ARGUMENTS
+from clusterrun.script.statement_rules import NEEDS_ARGUMENTS, ONLY_PRINTS
 from clusterrun.script.statements_beside import parts_after, read_before, setup_word
 from clusterrun.script.training_statement import (
     block_reading,
@@ -154,6 +154,7 @@ def _read(scope: Scope) -> Reading:
         own_setup = [line for line in before.setup if not re.match(r"shift\b", line)]
         setup = (*own_setup, *of_training.setup)
     parts = [*of_training.parts, *before.parts, *parts_after(statements[place + 1 :])]
+    printed = {part.line for part in parts if part.reason == ONLY_PRINTS}
     for statement in statements if scope.arguments is None else ():
         if any(command.names[:2] == ("set", "--") for command in statement.commands):
             break
@@ -162,6 +163,7 @@ def _read(scope: Scope) -> Reading:
         )
         is_function = statement.kind == "function_definition"
         text = _QUOTED_DOCUMENT.sub("", statement.text)
+        is_inner = is_inner or statement.line in printed
         if not is_function and not is_inner and POSITIONAL.search(text):
             text = statement.text.partition("\n")[0]
             parts.append(Part(statement.line, text, PartOutcome.UNTRANSLATED, NEEDS_ARGUMENTS))

@@ -60,6 +60,10 @@ _IS_TRAP_OF_END = (
 QUEUES_JOB = (
     "it queues another job: clusterrun convert that script; --after RUN orders runs, --requeue continues one"
 )
+ONLY_PRINTS = "it only prints"
+IS_OPTION = (
+    "it looks like an option of the command above: a backslash at the end of that line would join them"
+)
 NEEDS_ARGUMENTS = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
 OF_OTHER_RUNS = (IS_OTHER_RUN, IS_BESIDE, IS_OF_OTHER_RUN, IS_BEHIND)
 
@@ -177,6 +181,7 @@ _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
 # The first rule that applies decides. A statement that no rule applies to becomes a setup line.
 RULES = (
     Rule(lambda facts: facts.statement.is_broken, _UNTRANSLATED, "convert cannot read this shell code"),
+    Rule(lambda facts: facts.statement.text.startswith("-"), _UNTRANSLATED, IS_OPTION),
     Rule(
         lambda facts: (
             any(
@@ -254,7 +259,7 @@ RULES = (
         _UNTRANSLATED,
         "clusterrun or Slurm sets it again in every rank: begin COMMAND with env -u NAME",
     ),
-    Rule(lambda facts: facts.only_prints, _NEEDLESS, "it only prints"),
+    Rule(lambda facts: facts.only_prints, _NEEDLESS, ONLY_PRINTS),
     Rule(
         lambda facts: facts.name == "cd" and facts.argument.strip('"${}') == "SLURM_SUBMIT_DIR",
         _NEEDLESS,

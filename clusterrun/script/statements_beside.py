@@ -33,10 +33,12 @@ from clusterrun.script.interpreter_calls import (
     interpreter_call,
 )
 from clusterrun.script.launch_commands import (
+    ACTIVATORS,
     launch_in,
 )
 from clusterrun.script.shell_source import (
     PRINTS,
+    Command,
     Constant,
     ShellSource,
     Statement,
@@ -47,6 +49,7 @@ from clusterrun.script.shell_source import (
 from clusterrun.script.statement_rules import (
     ALLEXPORT,
     IS_BEHIND,
+    IS_OPTION,
     QUEUES_JOB,
     READS_RESULT,
     RENDEZVOUS,
@@ -414,9 +417,16 @@ def _facts(scope: Scope, statement: Statement, needed: set[str], read_by_setup: 
     )
 
 
+def _leaves_an_environment(command: Command) -> bool:
+    """Return whether a command behind the last program changes nothing but the shell, which ends."""
+    is_of_conda = command.program in ACTIVATORS and command.names[1:2] in (("activate",), ("deactivate",))
+    return is_of_conda or command.program in ("deactivate", "module", "ml", "cd", "unset", "popd", "export")
+
+
 def parts_after(statements: Sequence[Statement]) -> Iterator[Part]:
     """Yield what becomes of the statements behind the command, the last one first."""
     needed: set[str] = set()
+    is_followed = False  # whether a statement behind it is not in the line
     with_result = [statement for statement in statements if READS_RESULT.match(statement.text)]
     results = {name for statement in with_result for name in statement.sets}
     for statement in reversed(statements):
@@ -426,7 +436,11 @@ def parts_after(statements: Sequence[Statement]) -> Iterator[Part]:
         is_needed = bool(statement.sets & needed) and statement not in with_result
         if part.outcome is PartOutcome.NEEDLESS and (decides or is_needed):
             part = replace(part, outcome=PartOutcome.UNTRANSLATED, reason=IS_BEHIND)
+        commands = [command for command in statement.commands if command.names]
+        if commands and all(map(_leaves_an_environment, commands)) and not is_followed:
+            part = replace(part, outcome=PartOutcome.NEEDLESS, reason=END_IS_REPORTED)
         if part.outcome is PartOutcome.UNTRANSLATED:
+            is_followed = True
             needed |= statement.reads
         if statement.text:
             yield part
@@ -445,6 +459,8 @@ def _part_after(statement: Statement) -> Part:
     if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, END_IS_REPORTED)
     reason = QUEUES_JOB if names & {"sbatch", "scontrol"} else IS_BEHIND
+    if statement.text.startswith("-"):
+        reason = IS_OPTION
     for command in statement.commands:
         if command.names[:1] == ("trap",):
             reason = reason_of_trap(command.names)

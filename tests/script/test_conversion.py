@@ -1318,3 +1318,40 @@ def test_a_dash_that_is_no_hyphen_in_the_first_line_is_named() -> None:
 
 def test_the_else_branch_of_a_condition_on_arguments_is_named_with_them() -> None:
     assert converted('if [ "$1" = x ]; then\n python a.py\nelse\n python b.py\nfi').untranslated
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ("#SBATCH --nodelist=n1,n2\npython t.py", "submit --nodelist n1 t.py"),
+        ("#SBATCH --nodelist=n[1-2]\nsrun python t.py", "submit --nodes 2 --nodelist 'n[1-2]' t.py"),
+        (
+            "#SBATCH -n4 --nodelist=n1,n2\nsrun python t.py",
+            "submit --nodes 2 --ranks-per-node 2 --nodelist n1,n2 t.py",
+        ),
+        ("#SBATCH --nodelist=./hosts\npython t.py", "submit --nodelist ./hosts t.py"),
+        ("#SBATCH -n1 --ntasks-per-node=4 --gres=gpu:4\nsrun python t.py", "submit --gpus 4 --per-node t.py"),
+        ("#SBATCH -J a_$1\npython t.py", "submit --name 'a_$1' t.py"),
+        ("python t.py \\\n", "submit t.py"),
+    ],
+)
+def test_numbers_and_names_are_those_that_sbatch_reads(lines: str, line: str) -> None:
+    conversion = converted(lines)
+    assert typed(conversion) == line
+    assert not conversion.untranslated
+
+
+def test_ranks_that_share_a_gpu_are_named() -> None:
+    parts = converted("#SBATCH --gpus 2 --ntasks-per-gpu=2\nsrun python t.py").parts
+    assert any("LOCAL_RANK // 2" in part.reason for part in parts)
+
+
+def test_what_follows_the_command_and_looks_like_its_option_is_named_so() -> None:
+    (part,) = converted("python t.py\n--lr 1").untranslated
+    assert "backslash" in part.reason
+
+
+def test_a_last_line_that_only_leaves_an_environment_is_not_needed() -> None:
+    assert not converted("python t.py\nconda deactivate\nmodule unload cuda").untranslated
+    named = converted("python t.py\ncd out\ntar cf a b").untranslated
+    assert [part.line for part in named] == [3, 4]
