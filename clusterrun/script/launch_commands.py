@@ -268,6 +268,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
     shares: list[str] = []
     for typed, name, value, option in options:
         role = option.role
+        # Nodes that the script computes are those of its job.
+        role = launcher_options.NEEDLESS if name == "nodelist" and "$" in value else role
         number = int(match[1]) if (match := _NUMBER.search(value)) else 0
         overlaps = overlaps or name in ("overlap", "jobid")
         if role == launcher_options.GPUS_PER_NODE:

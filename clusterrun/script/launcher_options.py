@@ -140,7 +140,7 @@ _SRUN = {
             "ours mem: mem",
             "needless: label* unbuffered* kill-on-bad-exit* quit-on-interrupt* quiet* verbose* wait "
             "open-mode job-name overlap* exact* exclusive* jobid oversubscribe* whole* overcommit* "
-            "preserve-env* disable-status* nodelist",
+            "preserve-env* disable-status*",
             "step: cpus-per-gpu mem-per-cpu mem-per-gpu",
             "places: cpu-bind mem-bind gpu-bind distribution accel-bind* ntasks-per-core",
             "own: hint",

@@ -241,6 +241,11 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
     of_task = scope.source.constants.get("SRUN_CPUS_PER_TASK", "")
     if launch.program == "srun" and isinstance(of_task, str) and of_task.isdecimal():
         launch = replace(launch, options=(("cpus-per-rank", of_task), *launch.options))
+    program = "".join(launch.command[:1])
+    if launch.program == "srun" and "/" not in program and program.endswith(SCRIPT_ENDS):
+        # srun looks for a program in its own folder before PATH.
+        script = f"./{program}" if scope.text_of(program, line) else program
+        launch = replace(launch, command=(script, *launch.command[1:]))
     is_function = bool(launch.command) and launch.command[0] in scope.source.functions
     is_followed = inner and inner.training and (inner.training.kind is TrainingKind.LAUNCHED or is_function)
     if is_followed and inner and launch.per_node <= 1 and launch.program == "srun":

@@ -77,6 +77,13 @@ def test_a_script_that_is_started_is_read_where_slurm_finds_it(
     assert capsys.readouterr().out.split()[-1] == "train.py"
 
 
+def test_srun_finds_a_script_in_its_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "run.sh").write_text("python train.py\n")
+    (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N 2\nsrun -N2 run.sh --lr 1\n")
+    assert main(["convert", "job.sbatch"]) == 0
+    assert capsys.readouterr().out.split()[-3:] == ["./run.sh", "--lr", "1"]
+
+
 def test_dos_line_ends_are_named_and_the_line_has_none(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

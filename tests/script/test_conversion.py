@@ -1163,6 +1163,13 @@ def test_an_option_of_srun_without_a_value_takes_no_word_of_the_command(options:
     assert words == "submit --nodes 2 --gpus 4 train.py"
 
 
+@pytest.mark.parametrize(("nodes", "is_kept"), [("n[1,3]", True), ("$CLUSTERRUN_FIT_NODELIST", False)])
+def test_the_nodes_that_srun_names_are_those_of_the_run(nodes: str, is_kept: bool) -> None:
+    conversion = converted(f"#SBATCH -N 2 --gres=gpu:4\nsrun -w {nodes} python train.py")
+    assert dict(conversion.options).get("nodelist") == (nodes if is_kept else None)
+    assert not any(part.outcome is PartOutcome.UNTRANSLATED for part in conversion.parts)
+
+
 def test_the_address_that_a_step_of_srun_finds_for_torchrun_is_not_needed() -> None:
     address = "head=${nodes[0]}\nip=$(srun -N1 -n1 -w $head hostname --ip-address)"
     launch = "srun torchrun --nnodes 2 --nproc_per_node 4 --rdzv_endpoint $ip:29500 train.py"
