@@ -21,7 +21,7 @@ class FailureKind(enum.Enum):
     RANK = "a rank failed"
     COLLISION = "rank 0 found its port in use"
     NODE = "a node was lost"
-    MEMORY = "Slurm or the kernel killed processes of a node for their memory, the agent among them"
+    MEMORY = "Slurm or the kernel killed a rank, or all processes of a node, for lack of memory"
     OVERLOAD = "a node was lost, or a limit expired, on an overloaded machine before ranks started"
     START = "ranks could not be started"
     LAUNCHER = "agents did not come, or ended with what had started them"
@@ -65,7 +65,7 @@ def of_rank(exited: RankExited, node: str, per_node: bool, peer: str) -> Failure
     subject = f"node {exited.rank} ({node})" if per_node else f"rank {exited.rank} on {node}"
     why = f"{subject} {code_in_words(exited.code)}"
     if exited.code == -signal.SIGKILL and STARVED in exited.last_lines:
-        why += ", as the kernel does when memory runs out"
+        kind, why = FailureKind.MEMORY, f"{why}, as the kernel does when memory runs out"
     details = (exited.last_lines, exited.traceback, exited.noticed)
     failure = Failure(exited.rank, node, exited.code, exited.at, why, *details, peer=peer)
     failure = replace(failure, error=exited.error, place=exited.place)

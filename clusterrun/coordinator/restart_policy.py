@@ -222,7 +222,11 @@ class RestartPolicy(RunPart):
         if sent and failure_event.failure.code in (-sent, 128 + sent):
             reason = f"{end.reason}, which --sbatch signal has Slurm send: a rank needs a handler for it"
             end = replace(end, reason=reason)
-        elif kind is FailureKind.RANK and requeue_exit and lists(requeue_exit, end.exit_code):
+        elif (
+            kind in (FailureKind.RANK, FailureKind.MEMORY)
+            and requeue_exit
+            and lists(requeue_exit, end.exit_code)
+        ):
             reason = f"{end.reason}, for which Slurm queues a job here again (RequeueExit): --requeue"
             end = replace(end, reason=f"{reason} starts such a run again")
         if kind is FailureKind.START and not self.trained:

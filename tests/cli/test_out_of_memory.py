@@ -30,7 +30,11 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_reported(clusterrun: Comman
     text = "rank 1 on local-0 was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
     assert text in message and "the kernel ended a process of this job on this node" in message
     output = clusterrun("status", "last").out
-    assert text in output and "the kernel ended a process of this job on this node" in output
+    assert (
+        "OUT_OF_MEMORY" in output
+        and text in output
+        and "the kernel ended a process of this job on this node" in output
+    )
     document = json.loads(clusterrun("diagnose", "--json").out)
     assert document["verdict"] == "out of memory"
     assert [(culprit["rank"], culprit["node"]) for culprit in document["culprits"]] == [(1, "local-0")]

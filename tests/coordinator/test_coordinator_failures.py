@@ -156,19 +156,20 @@ def test_an_address_that_several_nodes_have_names_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "arguments"),
+    ("lines", "arguments", "expected"),
     [
-        ((), ""),
-        (("clusterrun: out of memory: it seems",), ""),
-        ((STARVED,), ", as the kernel does when memory runs out"),
+        ((), "", State.FAILED),
+        (("clusterrun: out of memory: it seems",), "", State.FAILED),
+        ((STARVED,), ", as the kernel does when memory runs out", State.OUT_OF_MEMORY),
     ],
 )
 def test_a_kill_is_attributed_to_memory_only_if_the_kernel_counted_one(
-    lines: tuple[str, ...], arguments: str
+    lines: tuple[str, ...], arguments: str, expected: State
 ) -> None:
     tape = stopped(failed(3, 5.0, code=-9, last_lines=lines))
     state = ending(all_gone(tape, 6.0))
-    assert state.reason == f"rank 3 on n1 was killed by signal 9 (SIGKILL){arguments}"
+    reason = f"rank 3 on n1 was killed by signal 9 (SIGKILL){arguments}"
+    assert (state.state, state.reason, state.exit_code) == (expected, reason, 137)
 
 
 def test_the_node_is_named_if_each_node_has_one_launcher() -> None:

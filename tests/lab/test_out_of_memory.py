@@ -33,7 +33,8 @@ def test_a_kill_by_the_kernel_for_memory_is_reported_with_its_reason(lab: Lab, t
         result = local.run("submit", *options, "--wait", "train.py", limit=240)
     text = "rank 1 on n0002 was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
     assert (result.code, text in result.err) == (1, True), result.err
-    assert "the kernel ended a process of this job on this node" in local.run("status", "last").out
+    status = local.run("status", "last").out
+    assert "OUT_OF_MEMORY" in status and "the kernel ended a process of this job on this node" in status
     document = json.loads(local.run("diagnose", "--json").out)
     assert (
         document["verdict"],
