@@ -63,7 +63,9 @@ _JAX = re.compile(
 # torchrun and srun, when a person, a closed terminal or a scheduler ends them.
 _DEATH_SIGNAL = re.compile(r"Received (?:Signals\.)?(\w+) death signal|closing signal (SIGINT|SIGHUP)\b")
 # torchrun speaks of the ranks that it has started, or failed itself before it could start them.
-_OF_TORCHRUN = re.compile(r"elastic[./]multiprocessing[./]api\b|/torch/distributed/(?:run|launcher/api)\.py")
+_OF_TORCHRUN = re.compile(
+    r"elastic[./](?:multiprocessing[./]api|rendezvous)\b|/torch/distributed/(?:run|launcher/api)\.py"
+)
 _INTERRUPTED = re.compile(r"^srun: (?:forcing job termination|interrupt \()")
 # The words of any program on the end of another process: a code or a signal behind a verb.
 _ENDED_WITH = re.compile(
@@ -112,11 +114,36 @@ _WORDS = {
     EndKind.REQUEUED: "the job was requeued: it starts again",
 }
 OF_SCRIPT = "the batch script failed"
+_SCHEDULER = "the scheduler ended the job"
 # Lines that name a kind of end by themselves: the pattern, the kind, and what happened.
 _ROWS = tuple(
     (re.compile(pattern), kind, words)
     for pattern, kind, words in (
-        (r"PBS: job killed: walltime", EndKind.TIME_LIMIT, "the scheduler ended the job at its time limit"),
+        # LSF, PBS and Grid Engine.
+        (
+            r"PBS: job killed: (?:walltime|cput)|^TERM_(?:RUN|CPU)LIMIT: "
+            r"|exceed(?:s|ed) job hard limit \"?(?:h_rt|h_cpu)",
+            EndKind.TIME_LIMIT,
+            "the scheduler ended the job at its time limit",
+        ),
+        (
+            r"PBS: job killed: [pv]*mem\b|^TERM_(?:MEM|SWAP|SWAPLIMIT|MEMLIMIT): "
+            r"|exceed(?:s|ed) job hard limit \"?(?:h_vmem|h_data|h_rss|mem)",
+            EndKind.MEMORY,
+            "the scheduler killed the job because it reached its memory limit",
+        ),
+        (r"^TERM_PREEMPT: ", EndKind.PREEMPTED, "the job was preempted: its nodes were given to another job"),
+        (r"^TERM_REQUEUE_\w+: ", EndKind.REQUEUED, "the job was requeued: it starts again"),
+        (
+            r"PBS: job killed: node \d+ \((?P<node>[\w.-]+)\) (?P<why>requested job \w+.*)",
+            EndKind.NODE,
+            "node {node} {why}",
+        ),
+        (
+            r"(?:PBS: |^TERM_(?!UNKNOWN)\w+: )(?P<why>job killed.*)",
+            EndKind.CANCELLED,
+            "the scheduler ended the job: {why}",
+        ),
         (
             r"(?i)slurmstepd\S*: error: Detected \d+ oom[-_]kill event|exceeded (?:job|step) memory limit",
             EndKind.MEMORY,
@@ -263,6 +290,7 @@ class EndLines:
             return False
         if end.kind in WHOLE_JOB:
             self.whole_job_ended = order
+            self._is_job_ended = self._is_job_ended or _SCHEDULER in end.words
         elif self._is_job_ended and end.kind in (EndKind.SIGNAL, EndKind.EXIT):
             end = replace(end, kind=EndKind.ENDED_BY_OTHERS)
         self.ends.append(replace(end, order=order))
@@ -329,6 +357,9 @@ class EndLines:
             return EndLine(kind, code_in_words(code), line, (rank,), is_report=True)
         if match := _MPI_SIGNAL.search(text):
             return _by_signal(match, line)
+        # LSF speaks of the batch script.
+        if (match := _EXIT_CODE.fullmatch(line.rstrip("."))) and int(match[1]):
+            return end_in_words(line, 0)
         if match := _HYDRA_RANK.match(line):
             self._mpi_rank, self._mpi_node = int(match[1] or -1), match[3]
             self._mpi_process = "" if match[1] else f"process {match[2]} "
@@ -381,7 +412,7 @@ class EndLines:
         # A failed rank ends a step, and never the job.
         is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"
         self._is_job_ended = self._is_job_ended or kind in _WORDS or is_first
-        return EndLine(kind, _WORDS.get(kind, "the job was cancelled (scancel)"), line)
+        return EndLine(kind, _WORDS.get(kind, "the job was cancelled"), line)
 
     def _of_tasks(self, tasks: re.Match[str], line: str) -> EndLine:
         node, ranks, what = tasks[1], _ranks(tasks[2]), tasks[3].strip()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
-from clusterrun.diagnosis.known_errors import meaning
+from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess
 from clusterrun.diagnosis.log_runs import RunDetector
@@ -48,7 +48,8 @@ EXCEPTION_LINE = re.compile(
 )
 # A module or an environment that a script could not load, in two lines at most.
 _NOT_LOADED = re.compile(
-    r"^(?:Lmod has detected the following error|ERROR: Unable to locate a modulefile|CommandNotFoundError)"
+    r"^(?:Lmod has detected the following error|ERROR: Unable to locate a modulefile|CommandNotFoundError"
+    r"|CondaError: Run 'conda init')"
 )
 # How many ranks a job has.
 _WORLD = re.compile(r"(?i)(?:\bworld[_ ]?size\W{1,3}|\bnranks |\bMEMBER: \d+/)(\d{1,6})\b")
@@ -78,7 +79,7 @@ _STATE_WORDS = {
     EndKind.MEMORY: "a process of the job ran out of the job's memory",
     EndKind.NODE: "a node of the job failed",
     EndKind.PREEMPTED: "the job was preempted: its nodes were given to another job",
-    EndKind.CANCELLED: "the job was cancelled (scancel)",
+    EndKind.CANCELLED: "the job was cancelled",
 }
 
 
@@ -136,8 +137,9 @@ class JobLog:
         self._recent: deque[str] = deque(maxlen=LINES_BEFORE_END)
         # The last lines, with their order and rank.
         self.tail: deque[tuple[int, int, str]] = deque(maxlen=LINES_OF_TAIL)
-        # The complaint in one of these lines, at the first end of a rank.
+        # The complaint in one of these lines, at the first end of a rank, and its order.
         self.complaint = ""
+        self.complaint_order = 0
 
     def begin_file(self, rank: int = -1, name: str = "") -> None:
         """Begin another file; ``rank`` if its name holds one."""
@@ -163,7 +165,10 @@ class JobLog:
         if (last_of_run := self._run_detector.hear_end(self.order, text)) >= 0:
             self._begin_run(last_of_run)
         if self.end_lines.hear(self.order, text):
-            self.complaint = self.complaint or last_complaint([*filter(is_no_consequence, self._recent)])
+            if not self.complaint:
+                self.complaint = last_complaint([*filter(is_no_consequence, self._recent)])
+                orders = [order for order, _, heard in self.tail if self.complaint in heard]
+                self.complaint_order = orders[-1] if orders else 0
             for other in self._of_file:
                 other.on_end()
             return
@@ -321,11 +326,12 @@ class JobLog:
         printed = [entry for entry in errors if not is_report(entry.error)]
         noticed = {entry.rank for entry in printed if entry.error.is_consequence}
         noticed -= {entry.rank for entry in printed if not entry.error.is_consequence}
+        is_launcher = any(entry.error.row is RENDEZVOUS_LOST for entry in printed)
         ends = [
             end
             for end in ends
             if not (noticed.issuperset(end.ranks) and _CODE_1.search(end.words))
-            or not (end.ranks or len(noticed) > 1)
+            or not (end.ranks or len(noticed) > 1 or is_launcher)
         ]
         return sorted(ends, key=lambda end: end.order)
 

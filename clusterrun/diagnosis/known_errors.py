@@ -96,6 +96,12 @@ PART_ENDED = KnownError(
     "look at what that thread or process printed: this one only waited for it",
     consequence=True,
 )
+RENDEZVOUS_LOST = KnownError(
+    r"keep-alive heartbeat to the rendezvous .*RendezvousConnectionError",
+    "the node that holds the rendezvous store ended before, or the network failed",
+    "see the end of the log of that node's launcher: this one only lost the connection",
+    consequence=True,
+)
 NCCL_FAILED = KnownError(
     r"unhandled (?:system|cuda) error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError"
     r"|Error while (?:creating|attaching to) shared memory segment",
@@ -416,6 +422,7 @@ ROWS: tuple[KnownError, ...] = (
         "start one process for each of num_processes; see the end of the logs of those tasks",
         Verdict.NEVER_ARRIVED,
     ),
+    RENDEZVOUS_LOST,
     KnownError(
         r"client socket has timed out|^RuntimeError: Connection timed out"
         r"|timed out after \d+ms while waiting|connect\(\) timed out"
@@ -486,7 +493,8 @@ ROWS: tuple[KnownError, ...] = (
         shared=True,
     ),
     KnownError(
-        r"Input/output error|Errno 5\]",
+        # UCX speaks of the memory of another rank.
+        r"^(?!.*\bUCX\b).*(?:Input/output error|Errno 5\])",
         "a disk or a network file system does not deliver",
         "try the path on that node (clusterrun exec -- ls …); leave the node out with --exclude",
         shared=True,

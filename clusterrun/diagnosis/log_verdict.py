@@ -7,6 +7,7 @@ of the lines. Errors that follow from the end of another rank count last.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -93,6 +94,7 @@ _NOT_NEAR = re.compile(
 )
 # The end of a process that no line names.
 _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
+_WATCHDOG = re.compile(r"watchdog .*terminated with exception")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
 _TOO_MANY_REMEDY = (
     "give every rank the number of all ranks as WORLD_SIZE, and start each once; end what was left over, and"
@@ -107,7 +109,9 @@ _ENDED_REMEDY = (
     "sacct -j JOB -o State,End shows when; kill, timeout and scancel do so, often because a job hangs:"
     " clusterrun diagnose JOB shows where"
 )
-_MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
+_MEMORY_REMEDY = (
+    "ask for more with --mem (LSF: -M, PBS: -l mem), use fewer data-loader workers, or a smaller batch"
+)
 _REMEDIES = {
     EndKind.NODE: "sinfo -R shows why; submit again with --exclude for that node",
     EndKind.MEMORY: _MEMORY_REMEDY,
@@ -115,9 +119,9 @@ _REMEDIES = {
     EndKind.CONTAINER: "start the image once by hand (enroot import, apptainer exec): name, access, mounts",
     EndKind.SIGNAL: "run once with PYTHONFAULTHANDLER=1 to see the line; dmesg on the node shows faults",
     EndKind.EXIT: "see what that rank printed last; srun -l and torchrun --tee 3 mark lines with the rank",
-    EndKind.TIME_LIMIT: "ask for more with --time, or save checkpoints and continue in the next job",
+    EndKind.TIME_LIMIT: "ask for more with --time (LSF: -W, PBS: -l walltime), and save checkpoints",
     EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
-    EndKind.CANCELLED: "sacct -j JOB -o State,End shows when; a person or a script called scancel",
+    EndKind.CANCELLED: "sacct -j JOB -o State,End shows when (LSF: bhist -l JOB); often scancel",
     EndKind.REQUEUED: "squeue -j JOB shows its next start, whose log has the same name, or JOB's own",
     EndKind.OUTSIDE: _ENDED_REMEDY,
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
@@ -203,6 +207,9 @@ class _LogVerdict:
             notes += [f"an earlier one ended so: {message}" for message in messages][:MOST_EARLIER]
         if self._log.not_loaded and diagnosis.verdict is Verdict.CRASHED:
             notes.append(f"before that: {' '.join(self._log.not_loaded)}")
+        elif diagnosis.verdict is Verdict.CRASHED:
+            not_started = [end.line for end in self._all_ends if end not in self._ends]
+            notes += [f"before that: {line}" for line in not_started[:1]]
         return replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
 
     # --- answers, the most certain first; None: the log does not give it ---
@@ -244,8 +251,12 @@ class _LogVerdict:
         end = self._end
         if end is None or (not end.ranks and _VAGUE.search(end.words)):
             return None
-        # The errors of ranks say more than that Slurm ended another one after them.
-        return None if self._errors and end.kind is EndKind.ENDED_BY_OTHERS else self._of_end(end)
+        # The errors of ranks say more than that Slurm ended another one after them, and the watchdog of NCCL
+        # aborts the rank that noticed the end of another one.
+        follows = end.kind is EndKind.ENDED_BY_OTHERS or (
+            _ABORTED.search(end.words) and any(_WATCHDOG.search(entry.error.text) for entry in self._errors)
+        )
+        return None if self._errors and follows else self._of_end(end)
 
     def _noticed(self) -> Diagnosis | None:
         """Ranks only noticed that another one had failed."""
@@ -337,19 +348,22 @@ class _LogVerdict:
             # A command that ended a script is the last one that printed.
             message = f"a command of the job failed, and nothing ran after it: {suspects[-1]}"
             return Diagnosis(Verdict.CRASHED, message, (), (), suspects[:-1], _REMEDIES[EndKind.START])
-        sentence = f"there is no error in it for certain; this looks most like one: {suspects[0]}"
+        suspect = suspects[0]
+        if suspect in self._log.not_loaded[:1]:
+            suspect = " ".join(self._log.not_loaded)
+        sentence = f"there is no error in it for certain; this looks most like one: {suspect}"
         return _undetermined(sentence, (*suspects[1:], *self._last_lines))
 
     # --- how an answer is made ---
 
-    def _suspects(self) -> tuple[str, ...]:
+    def _suspects(self, before: int = sys.maxsize) -> tuple[str, ...]:
         """Return lines near the end of the log, after its last step, that look like an error."""
         last_step = max((process.last_step for process in self._log.processes.values()), default=0)
         lines, is_skipped = [], False
         for order, rank, text in self._log.tail:
             # Python prints these at the end of a process, and they do not change its exit code.
             is_skipped = is_skipped or text.startswith("Exception ignored in")
-            if order > last_step and not is_skipped:
+            if last_step < order < before and not is_skipped:
                 who = f"rank {rank}: " if rank >= 0 else ""
                 lines.append(who + text.strip()[:MOST_EXCEPTION])
             is_skipped = is_skipped and not EXCEPTION_LINE.match(text)
@@ -447,6 +461,9 @@ class _LogVerdict:
             sentence += "; the log lacks the exception that it wraps"
             where = ""
         others = [log_error for log_error in own if log_error is not first and log_error not in same]
+        for entry in errors[:1]:
+            if entry.is_doubtful and entry.error.frame and not is_alike(entry.error, error):
+                evidence.append(f"printed before, and the log goes on after it: {cut(entry.error.message)}")
         evidence += _printed_beside(error, others, errors)
         is_explained = error.row not in (None, NCCL_FAILED, NPU_FAILED) and "NCCL WARN" not in error.text
         if not is_explained or (error.row and error.row.hardware):
@@ -594,9 +611,9 @@ class _LogVerdict:
         row = meaning(message) if placed.is_report else None
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [other.line for other in ends[:4]]
-        complaint = self._log.complaint
+        complaint = self._log.complaint if self._log.complaint_order <= end.order else ""
         if end.kind is EndKind.EXIT and not (complaint or self._errors):
-            complaint = next((line for line in self._suspects() if line not in end.line), "")
+            complaint = next((line for line in self._suspects(end.order) if line not in end.line), "")
         if (
             complaint
             and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START)

@@ -7,7 +7,7 @@ import signal
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from clusterrun.diagnosis.known_errors import LAUNCHER_FAILED, KnownError, meaning
+from clusterrun.diagnosis.known_errors import LAUNCHER_FAILED, RENDEZVOUS_LOST, KnownError, meaning
 from clusterrun.diagnosis.stacks import Doing, function_of, is_library, line_of, location, short
 from clusterrun.diagnosis.torchrun_report import TorchrunReport
 from clusterrun.model.frozen import frozen, replace
@@ -83,6 +83,8 @@ _OF_AN_END = re.compile(
 _NUMBER = re.compile(r"\d+")
 # Lines of NCCL, or of HCCL, below the line of an exception.
 _OF_NCCL = re.compile(r"nccl|Last error:|\[ERROR\] |E[A-Z]\d{4}: ")
+# Numbers of Ray, which stand before the process and the reason of its end.
+_RAY_IDS = re.compile(r"\b(?:RayTask|Worker|Node|Job|Actor) ID: [0-9a-f]{8,} ?")
 _SPACES = re.compile(r"\s{3,}")
 _PROGRESS_BAR = re.compile(r"^.*%\|[^|]*\|[^\]]*\]")
 # Hydra prints no traceback if it could not call a target, but the error in the lines that follow.
@@ -184,7 +186,7 @@ def last_complaint(lines: Sequence[str], of_others: Sequence[str] = ()) -> str:
         # The title of a box, such as Error, stands above the message.
         if "─" in line and _COMPLAINT.search(line) and number + 1 < len(lines):
             return _FRAMING.sub("", lines[number + 1])[:MOST]
-        is_noise = _NOISE.search(line) or _OF_AN_ERROR.search(line)
+        is_noise = _NOISE.search(line) or _OF_AN_ERROR.search(line) or "frame #" in line
         if _COMPLAINT.search(line) and not is_noise and _NUMBER.sub("", line.strip()) not in usual:
             return line.strip()[:MOST]
     return ""
@@ -501,7 +503,7 @@ class _Reader:
             if last and _rank_of(last.text) == _rank_of(text):
                 is_of_other = is_of_other and last.text == text.strip()
             if not goes_on or is_of_other:
-                text = _around(row.pattern, text.strip())
+                text = _around(row.pattern, _RAY_IDS.sub("", text.strip()))
                 self._append(replace(self._error(at, text), row=row, ends=bool(what and self._thrown)))
                 self._continued = MOST_CONTINUED if "CCL error in" in text else 0
 
@@ -549,6 +551,8 @@ class _Reader:
     def _add(self, at: float, text: str) -> None:
         """Add an exception: a new one, the next one of a chain, or the one that a wrapper wraps."""
         error = replace(self._error(at, text), frame=self._frame, row=meaning(text), origin=self._origin)
+        if "_call_store" in self._library:
+            error = replace(error, row=RENDEZVOUS_LOST)
         if self._rival:
             error = replace(error, more=f", or {short(self._rival)}: lines of several processes are mixed")
         elif self._library and not (self._frame or error.is_consequence or is_report(error)):

@@ -437,7 +437,7 @@ EXPECTED = {
     "json-records": Answer("-", (5,), ("ShardCorrupt",), "mds.py:120", ("ip-10-3-1-77",), False),
     "loguru-annotated": Answer("-", (1,), ("JSONDecodeError",), "coco.py:31", ("tesla05",), False),
     "remote-traceback-of-map": Answer("-", (0,), ("KeyError: 'summary'",), "prep.py:22", (), False),
-    "cancelled-under-torchrun": Answer("-", (), ("scancel",), "", (), False),
+    "cancelled-under-torchrun": Answer("-", (), ("cancelled",), "", (), False),
     "mmengine-old-launcher": Answer("-", (), ("cannot reshape array of size 4",), "dota.py:212", (), False),
     "illegal-access-in-watchdog": Answer("-", (6,), ("illegal memory access",), "", ("ga30-2",), False),
     "fairseq-recovered-then-nan": Answer(
@@ -525,7 +525,7 @@ EXPECTED = {
     "vllm-worker-of-engine": Answer(
         "vllm-project/vllm#16692", (2,), ("CUDA out of memory", "infer.py:30"), "", (), False
     ),
-    "cancelled-with-own-handler": Answer("-", (), ("scancel",), "", (), False),
+    "cancelled-with-own-handler": Answer("-", (), ("cancelled",), "", (), False),
     "two-attempts-by-hand": Answer("-", (0,), ("KeyError: 'top1'", "2 runs"), "evalu.py:31", ("gn5",), False),
     "mpirun-too-few-slots": Answer("-", (), ("not enough slots",), "", (), False),
     "json-of-data-set": Answer(
@@ -886,7 +886,7 @@ def test_launchers_that_a_cancelled_job_ends_are_not_its_cause_and_no_new_attemp
     if signal_is_first:
         lines = [launcher[0], *lines]
     diagnosis = diagnosed("\n".join([*lines, ended.format(2, 1), ended.format(1, 0)]))
-    assert (diagnosis.message, diagnosis.culprits) == ("the job was cancelled (scancel)", ())
+    assert (diagnosis.message, diagnosis.culprits) == ("the job was cancelled", ())
     assert not any("the log holds" in line for line in diagnosis.evidence)
 
 

@@ -699,3 +699,74 @@ def test_the_last_line_of_a_failed_job_without_ranks_is_the_command_that_ended_i
     log.job_ended(word, "n1")
     diagnosis = diagnosis_of(log)
     assert diagnosis.verdict is verdict and "/data/train.tar" in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("TERM_RUNLIMIT: job killed after reaching LSF run time limit.", "time limit"),
+        ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", "memory limit"),
+        ("TERM_OWNER: job killed by owner.", "killed by owner"),
+        ("=>> PBS: job killed: walltime 3630 exceeded limit 3600", "time limit"),
+        ("=>> PBS: job killed: mem 9437184kb exceeded limit 8388608kb", "memory limit"),
+        ("=>> PBS: job killed: ncpus 39.4 exceeded limit 32 (sum)", "ncpus 39.4"),
+    ],
+)
+def test_the_end_of_a_job_by_another_scheduler_stands_above_the_code_of_its_script(
+    line: str, fact: str
+) -> None:
+    diagnosis = diagnosed("User defined signal 2", line, "Exited with exit code 140.")
+    assert fact in diagnosis.message and ranks(diagnosis) == []
+
+
+def test_the_exit_code_that_lsf_reports_follows_from_an_exception() -> None:
+    assert "batch 7 is empty" in diagnosed(*EXCEPTION, "Exited with exit code 1.").message
+    assert "code 3" in diagnosed("loading", "Exited with exit code 3.").message
+
+
+def test_a_key_that_ucx_could_not_unpack_is_no_disk_error() -> None:
+    diagnosis = diagnosed(
+        "[1579.8] [n1:56309:2] ucp_rkey.c:250  UCX  ERROR Failed to unpack remote key: Input/output error",
+        "srun: error: n1: task 0: Segmentation fault",
+    )
+    assert "Segmentation fault" in diagnosis.message and "disk" not in str(diagnosis)
+
+
+@pytest.mark.parametrize("has_frame", [True, False])
+def test_a_launcher_that_loses_the_rendezvous_store_only_noticed_an_end(has_frame: bool) -> None:
+    """A store that was never reached raises the same exception."""
+    function = "_call_store" if has_frame else "_create_tcp_store"
+    place = "/usr/lib/python3/site-packages/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py"
+    diagnosis = diagnosed(
+        "Traceback (most recent call last):",
+        f'  File "{place}", line 116, in {function}',
+        "    raise RendezvousConnectionError(",
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection has failed.",
+        "srun: error: n2: task 1: Exited with exit code 1",
+    )
+    assert ranks(diagnosis) == ([] if has_frame else [-1])
+    assert (diagnosis.verdict is Verdict.UNDETERMINED) is has_frame
+
+
+def test_the_abort_of_a_watchdog_that_lost_a_peer_is_not_the_cause() -> None:
+    diagnosis = diagnosed(
+        "[E ProcessGroupNCCL.cpp:1182] [Rank 12] NCCL watchdog thread terminated with exception: NCCL error: "
+        "remote process exited or there was a network error",
+        "srun: error: n3: task 14: Aborted (core dumped)",
+    )
+    assert diagnosis.verdict is Verdict.UNDETERMINED and ranks(diagnosis) == []
+
+
+def test_a_script_that_was_not_there_is_told_beside_the_package_that_it_would_have_brought() -> None:
+    missing = "/var/spool/slurmd/job7/slurm_script: line 3: setup_env.sh: No such file or directory"
+    module = [*EXCEPTION[:-1], "ModuleNotFoundError: No module named 'torch'"]
+    diagnosis = diagnosed(missing, *module)
+    assert "No module named 'torch'" in diagnosis.message
+    assert any("setup_env.sh" in line for line in diagnosis.evidence)
+
+
+def test_an_error_after_which_other_programs_ran_is_told_beside_the_last_one() -> None:
+    other = [*EXCEPTION[:-1], "OSError: nothing to merge"]
+    diagnosis = diagnosed(*EXCEPTION, *(f"part {number} is written" for number in range(40)), *other)
+    assert "nothing to merge" in diagnosis.message
+    assert any("batch 7 is empty" in line for line in diagnosis.evidence)
