@@ -27,7 +27,9 @@ STOPPED = ("T", "t")
 PATIENCE = 5.0
 # The same if an awaited rank is outside of collectives: a rank that evaluates or saves for all is no hang.
 WORK_PATIENCE = 10.0
-# The same if all awaited ranks compute.
+# The same in a job whose earlier pauses are unknown.
+STRANGER_PATIENCE = 30.0
+# The same if all awaited ranks compute, which is not held against them.
 BUSY_PATIENCE = 20.0
 # How many times the longest pause of this run so far is still no hang.
 USUAL = 1.5
@@ -451,7 +453,9 @@ class CallTable:
         waits = sorted((span[-1][0] - span[0][0] for span in spans if span[-1][1] in ranks), reverse=True)
         # The longest one may be a hang that ended. The second longest is a custom.
         custom = USUAL * waits[1] if len(waits) > 1 else 0.0
-        least = BUSY_PATIENCE if all(rank.works for rank in late) else WORK_PATIENCE
+        least = STRANGER_PATIENCE if self.by_stacks else WORK_PATIENCE
+        if all(rank.works for rank in late):
+            least = BUSY_PATIENCE
         return max(least, USUAL * self.longest_pause, custom)
 
 

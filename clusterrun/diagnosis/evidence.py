@@ -20,6 +20,8 @@ from clusterrun.model.frozen import Any, frozen
 BUSY = 0.5
 # The same if the kernel calls the process runnable: a crowded node gives it little.
 CROWDED = 0.05
+# Seconds between data of a slow server.
+SOCKET_PAUSE = 10.0
 # Seconds without movement before ranks are blamed that import, or work before they are in any group.
 START_PATIENCE = 60.0
 # A busy rank with one of these in its stack compiles, or waits for a program that it started.
@@ -275,8 +277,11 @@ class RankSnapshot:
 
     @property
     def works(self) -> bool:
-        """Return whether it computes, or would compute on a node that is not crowded."""
-        return self.process.busy >= BUSY or (self.state == "R" and self.process.busy >= CROWDED)
+        """Return whether it or the data-loader that it waits for computes, or would if its node had room."""
+        states = [self.state]
+        if self.location.doing is Doing.DATA:
+            states += [child.state for child in self.process.children]
+        return self.process.busy >= BUSY or ("R" in states and self.process.busy >= CROWDED)
 
     @property
     def writes(self) -> bool:
@@ -285,9 +290,11 @@ class RankSnapshot:
 
     @property
     def receives(self) -> bool:
-        """Return whether data still come from a disk or a socket: it waits for them, and ran in the look."""
-        ran = 0 <= self.process.idle < self.process.seconds
-        return ran and (self.state == "D" or reads_socket(self.stacks.main))
+        """Return whether data still come from a disk or a socket: it waits for them, and ran lately."""
+        idle = self.process.idle
+        if reads_socket(self.stacks.main):
+            return 0 <= idle < SOCKET_PAUSE
+        return self.state == "D" and 0 <= idle < self.process.seconds
 
     @property
     def compiles(self) -> bool:

@@ -154,8 +154,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         if process.lock_older > 0:
             why += f", which is {spoken(process.lock_older)} older than this process"
         return Reason(why, f"{remedy}: rm {shlex.quote(process.lock)}")
-    if process.children and any("/subprocess.py:" in frame for frame in rank.stacks.main[:4]):
-        child = process.children[0]
+    reads_pipe = _kernel_wait(process.waits_in) == _KERNEL_WAITS["pipe_read"]
+    if process.children and (reads_pipe or any("/subprocess.py:" in frame for frame in rank.stacks.main[:4])):
+        full = [
+            child for child in process.children if _kernel_wait(child.waits_in) == _KERNEL_WAITS["pipe_write"]
+        ]
+        child = (full or process.children)[0]
         program = f"{child.name} (process {child.pid})"
         waits = _kernel_wait(child.waits_in)
         remedy = f"why does {program} not end? clusterrun exec --node {rank.node} -- ps -fp {child.pid}"

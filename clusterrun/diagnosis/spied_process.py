@@ -216,11 +216,12 @@ def _torch_frames(frames: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[s
 def _call(frames: Sequence[Mapping[str, Any]]) -> MainCall:
     """Return the call of torch.distributed that the innermost frames show."""
     inner = _torch_frames(frames)
-    # torch's wrapper holds the arguments as the caller passed them.
+    # torch's wrapper holds the arguments as the caller passed them. The outermost caller is the script: torch
+    # passes its calls within a call the group of all.
     passed = [
         values.get("args", "") + values.get("kwargs", "") for name, values in inner if name == "wrapper"
     ]
-    is_of_all = (bool(passed) and "ProcessGroup" not in "".join(passed)) or _passes_no_group(frames)
+    is_of_all = (bool(passed) and "ProcessGroup" not in passed[-1]) or _passes_no_group(frames)
     for name, values in inner:
         key = _PEERS.get(name) or _ROOTS.get(name)
         if not key:

@@ -342,6 +342,7 @@ def test_a_pool_whose_workers_all_wait_for_a_task_has_lost_one(
 
 RUNS_GCC = ("/usr/lib/python3.11/subprocess.py:2004 _try_wait", "/home/me/train.py:9 build", *LOOP)
 GCC = (ChildProcess(7, "g++", "S", "pipe_write"), ChildProcess(8, "cc1plus", "R"))
+LOADS = (f"{LIBRARY}/torch/utils/data/dataloader.py:1291 _try_get_data", "/home/me/train.py:9 step", *LOOP)
 DOWNLOADS = ("/usr/lib/python3.11/socket.py:706 SocketIO.readinto", "/home/me/train.py:9 download", *LOOP)
 EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
 
@@ -368,7 +369,15 @@ EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
         ({"idle": 0.1}, 3, Verdict.NEVER_ARRIVED, "waits in user code"),
         ({"idle": 0.1, "stack": DOWNLOADS}, 3, Verdict.NOTHING, "still reads data that arrive"),
         ({"idle": 0.1, "state": "D"}, 3, Verdict.NOTHING, "still reads data that arrive"),
+        ({"idle": 4.0, "stack": DOWNLOADS}, 3, Verdict.NOTHING, "still reads data that arrive"),
         ({"idle": 40.0, "stack": DOWNLOADS}, 3, Verdict.NEVER_ARRIVED, "waits in user code"),
+        ({"idle": 0.1, "busy": 0.1, "stack": LOADS, "children": GCC}, 3, Verdict.NOTHING, "may yet come"),
+        (
+            {"waits_in": "pipe_read", "children": GCC[:1]},
+            3,
+            Verdict.NEVER_ARRIVED,
+            "for g++ (process 7), which waits to write into a pipe that nobody empties",
+        ),
     ],
 )
 def test_a_late_rank_that_shows_progress_is_named_and_not_blamed(
@@ -482,7 +491,7 @@ def test_a_rank_that_all_looks_find_late_is_slow_if_the_job_steps(
 ) -> None:
     """All looks find the ranks in the same lines. A rank that polls in its call has many more switches."""
     history = JobHistory()
-    for number in range(5):
+    for number in range(7):
         counts = {"idle": 0.4, "switches": 100 + number * switches}
         stack = LINE if native else ALL_REDUCE
         ranks = [sampled(rank, stack=stack, native=native, **counts) for rank in range(3)] + [

@@ -69,6 +69,19 @@ def test_a_collective_shows_its_place_the_steps_of_the_script_and_native_frames(
     assert location(stacks.main).operation == "all_reduce"
 
 
+@pytest.mark.parametrize(
+    ("passed", "is_of_all"), [("{'src': 0}", True), ("{'group': <ProcessGroup>}", False)]
+)
+def test_the_arguments_of_the_script_show_whether_a_call_within_a_call_is_of_all(
+    passed: str, is_of_all: bool
+) -> None:
+    sizes = frame("broadcast", C10D, 3151, group="<ProcessGroup at 0x7f>")
+    inner = wrapper("(<Tensor at 0x7f>)", "{'group': <ProcessGroup at 0x7f>}")
+    objects = frame("broadcast_object_list", C10D, 4026, group="<ProcessGroup at 0x7f>")
+    stacks = spied(sizes, inner, objects, wrapper("(['request'])", passed), STEP)
+    assert stacks.call.is_of_all == is_of_all
+
+
 def test_plain_variables_of_the_script_and_errors_are_read() -> None:
     guard = frame("Guard.__exit__", "/home/me/guard.py", 4, kind="<type at 0x7>", error="<KeyError at 0x7>")
     step = frame("step", "/home/me/train.py", 9, i="20", mode='"abc"', cut='"abc..."', x="<Tensor at 0x7>")

@@ -54,9 +54,14 @@ def test_the_rank_with_an_unusual_address_of_rank_0_is_named(
     assert "MASTER_ADDR" in result.remedy
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "n1"])
-def test_ranks_that_look_for_rank_0_on_their_own_node_are_named(host: str) -> None:
-    """Rank 1 is past the store: it has met rank 0 there."""
+@pytest.mark.parametrize(
+    ("host", "wrong"),
+    [("localhost", [(2, "n1"), (3, "n1")]), ("127.0.0.1", [(2, "n1"), (3, "n1")]), ("n1", [])],
+)
+def test_ranks_that_look_for_rank_0_on_their_own_node_are_named_unless_all_look_there(
+    host: str, wrong: list[tuple[int, str]]
+) -> None:
+    """On loopback rank 1 is past the store: it has met rank 0 there."""
     looks = (f"{LIBRARY}/torch/distributed/rendezvous.py:199 _create_c10d_store", *MEETING)
     ranks = [
         changed(
@@ -65,8 +70,9 @@ def test_ranks_that_look_for_rank_0_on_their_own_node_are_named(host: str) -> No
         for number in range(4)
     ]
     result = verdict(*ranks)
-    assert [(culprit.rank, culprit.node) for culprit in result.culprits] == [(2, "n1"), (3, "n1")]
-    assert result.verdict is Verdict.MISMATCH
+    assert [(culprit.rank, culprit.node) for culprit in result.culprits] == wrong
+    assert (result.verdict, "rank 0 is on n0" in result.message) == (Verdict.MISMATCH, True)
+    assert result.remedy.startswith("set MASTER_ADDR to n0")
 
 
 def test_a_master_address_that_the_script_may_not_use_blames_nobody() -> None:

@@ -68,8 +68,17 @@ def _store_on_own_node(table: CallTable) -> list[Hypothesis]:
     """
     home = next((rank.node for rank in table.ranks if rank.rank == 0), "")
     wrong = [rank.rank for rank in table.ranks if rank.request.store and rank.node != home and _is_own(rank)]
-    explain = partial(explain_store_on_own_node, home=home)
-    return [Hypothesis(explain, CERTAINTY, tuple(wrong))] if home and wrong else []
+    if not home or not wrong:
+        return []
+    (store, *others) = {rank.request.store for rank in table.ranks}
+    # One address for all is nobody's fault. On loopback only the ranks beside rank 0 find it.
+    is_of_all = not others and not _is_loopback(store.rpartition(":")[0])
+    explain = partial(explain_store_on_own_node, home=home, store=store)
+    return [Hypothesis(explain, CERTAINTY, () if is_of_all else tuple(wrong))]
+
+
+def _is_loopback(host: str) -> bool:
+    return host in _LOOPBACK or host.startswith("127.")
 
 
 def _is_own(rank: RankSnapshot) -> bool:
@@ -79,8 +88,7 @@ def _is_own(rank: RankSnapshot) -> bool:
     """
     is_looking = any(function_of(frame) == "_create_c10d_store" for frame in rank.stacks.main)
     host = rank.request.store.rpartition(":")[0]
-    is_own = host in (rank.node, *_LOOPBACK, *rank.process.addresses) or host.startswith("127.")
-    return is_looking and is_own
+    return is_looking and (_is_loopback(host) or host in (rank.node, *rank.process.addresses))
 
 
 def _other_store(table: CallTable) -> list[Hypothesis]:
@@ -203,7 +211,7 @@ def _is_at(table: CallTable, rank: int) -> str:
     return f"; it is at {line}" if line else ""
 
 
-def explain_store_on_own_node(table: CallTable, blamed: Ranks, home: str) -> Diagnosis:
+def explain_store_on_own_node(table: CallTable, blamed: Ranks, home: str, store: str) -> Diagnosis:
     whys = {}
     for rank in blamed:
         request = table.of(rank).request
@@ -212,6 +220,8 @@ def explain_store_on_own_node(table: CallTable, blamed: Ranks, home: str) -> Dia
     nodes = fold(list(dict.fromkeys(table.of(rank).node for rank in blamed)))
     sentence = f"{ranks_in_words(blamed)} on {nodes} look{verb_s(blamed)} for rank 0 on their own node, "
     sentence += f"and rank 0 is on {home}"
+    if not blamed:
+        sentence = f"all ranks look for rank 0 at {store}, and rank 0 is on {home}"
     remedy = f"set MASTER_ADDR to {home} on all nodes, before srun starts the ranks"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
