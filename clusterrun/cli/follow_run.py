@@ -128,8 +128,11 @@ def _print_unfit(context: Context, status: RunStatus) -> bool:
     say("" if len(lines) <= WORST_LINES else "  …")
     bad = sorted({*report.excluded, *(state.excluded if state else ())})
     apart = "" if "/" in spec.exclude or not spec.exclude else f"{spec.exclude},"
+    separated = [node.node for node in report.nodes if node.role == "separated"]
+    # Either end of a link between two nodes may be at fault.
+    or_other = f"{report.world[0]}, or " if len(report.world) == len(separated) == 1 else ""
     if bad:
-        say(f"  again   clusterrun submit --exclude {apart}{fold(bad)} …  (or --spares {len(bad)})")
+        say(f"  again   clusterrun submit --exclude {apart}{fold(bad)} …  (or {or_other}--spares {len(bad)})")
     say(f"  more    clusterrun report {status.run_id}")
     return True
 

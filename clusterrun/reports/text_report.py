@@ -74,7 +74,7 @@ def headline(report: Report) -> str:
         reasons.append("no node and no link is to blame")
     elif any(link.verdict is Grade.FAIL for link in report.links):
         works = f"{fold(report.world)} can train without it" if report.world else "every node works by itself"
-        reasons.append(works)
+        reasons.append("either node can train without the other" if len(report.nodes) == 2 else works)
     elif any(link.verdict is Grade.UNDETERMINED for link in report.links):
         reasons.append("every node passed a test")
     else:
@@ -123,9 +123,13 @@ def explained(tests: Iterable[Measurement]) -> list[tuple[str, str]]:
 def _rest(report: Report) -> Iterator[str]:
     verdicts = (Grade.PASS, Grade.WARN)
     fit = [node.node for node in report.nodes if node.verdict in verdicts and node.role in ("rank", "spare")]
+    separated = [node.node for node in report.nodes if node.role == "separated"]
+    if len(fit) == len(separated) == 1:  # either end of a link may be at fault
+        yield f"fit, but not together: {fold(sorted([*fit, *separated]))}"
+        fit = separated = []
     if fit:
         yield f"fit: {fold(fit)}"
-    if separated := [node.node for node in report.nodes if node.role == "separated"]:
+    if separated:
         yield f"fit, but not with these: {fold(separated)}"
     if report.spares:
         yield f"spares left: {fold(report.spares)}"

@@ -78,11 +78,25 @@ def test_the_report_of_healthy_nodes_is_short() -> None:
         ),
         (
             replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="both"),), world=("n0001",)),
-            "FAIL: the link n0001 - n0002 is broken; n0001 can train without it",
+            "FAIL: the link n0001 - n0002 is broken; either node can train without the other",
+        ),
+        (
+            replace(
+                HEALTHY,
+                verdict=Grade.FAIL,
+                nodes=(
+                    NodeReport("n0001", Grade.PASS, "rank"),
+                    NodeReport("n0002", Grade.PASS, "separated"),
+                    NodeReport("n0003", Grade.PASS, "rank"),
+                ),
+                links=(CUT,),
+                world=("n0001", "n0003"),
+            ),
+            "FAIL: the link n0001 -> n0002 is broken; n[0001,0003] can train without it",
         ),
         (
             replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="b->a"),), world=("n0001",)),
-            "FAIL: the link n0002 -> n0001 is broken; n0001 can train without it",
+            "FAIL: the link n0002 -> n0001 is broken; either node can train without the other",
         ),
     ],
 )
@@ -223,3 +237,9 @@ def test_a_finding_of_several_nodes_is_reported_once() -> None:
         ("n3", Grade.FAIL, (PAIRS,)),
         ("n[1-3]", Grade.WARN, (driver,)),
     ]
+
+
+def test_the_two_ends_of_a_broken_link_are_equally_fit() -> None:
+    nodes = (NodeReport("n0001", Grade.PASS, "rank"), NodeReport("n0002", Grade.PASS, "separated"))
+    report = replace(HEALTHY, verdict=Grade.FAIL, nodes=nodes, links=(CUT,), world=("n0001",))
+    assert "fit, but not together: n[0001-0002]" in lines(report)

@@ -182,7 +182,7 @@ def conclude(state: SessionState) -> SessionOutcome:
             f"if it joins the nodes, --env GLOO_SOCKET_IFNAME={name}{also_nccl}"
         )
     separated = () if choice.whole else choice.separated
-    if not explanation.elsewhere().issuperset(separated):
+    if len(choice.nodes) > 1 and not explanation.elsewhere().issuperset(separated):
         left_out = fold(sorted(state.nodes[node].name for node in separated))
         offer = partition_findings.alone(state, choice.nodes)
         state.notice(f"no link between the nodes without {left_out} is broken: {offer}")
