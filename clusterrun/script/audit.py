@@ -16,6 +16,8 @@ from clusterrun.script.statements_beside import ALIKE, OF_PLACE
 _OF_SHELL = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID"}
 # Commands of a setup line that may set variables which no statement shows.
 _SETS_UNSEEN = re.compile(r"(?m)(?:^|[;&|{(]\s*)(?:source|\.|eval|set -a)\s|\w+\s*\(\)\s*\{|^function\s")
+# A shell script, which reads any variable that it finds.
+_RUNS_SHELL = re.compile(r"\bexec (?:(?:ba|z|da|k)?sh\b|\S+\.sh\b)")
 # An array that a line sets.
 _ARRAY = re.compile(
     r"\b([A-Za-z_]\w*)\+?=\("
@@ -28,8 +30,8 @@ def _code(command: tuple[str, ...]) -> str:
     return command[2] if command[:2] == ("bash", "-c") else ""
 
 
-def evaluated(reading: Reading) -> Reading:
-    """Return ``reading`` with a COMMAND whose words have the values that they have in the script's shell.
+def evaluated(source: ShellSource, reading: Reading) -> Reading:
+    """Return ``reading`` of ``source`` with a COMMAND whose words have the values of the script's shell.
 
     A shell in each rank expands them if it does so alike, with variables that are exported for it. Else a
     setup line expands them.
@@ -52,10 +54,16 @@ def evaluated(reading: Reading) -> Reading:
     # ``A=1 srun python t.py $A``: the script's shell expands $A before it is set.
     launch = reading.training.launch if reading.training else None
     is_set_behind = launch is not None and bool(
-        variables_read((reading.text,)) & {name for name, _ in launch.environment} - set(exported)
+        variables_read((reading.text,)) & {name for name, _ in launch.environment}
     )
     if not reading.text or (ALIKE.fullmatch(reading.text) and not is_set_behind):
         command = reading.command
+        # The program sees none of the variables that only the shell of the script has.
+        own = names & {name for statement in source.statements for name in statement.sets}
+        own -= arrays.union(*(statement.exports for statement in source.statements))
+        if own and _RUNS_SHELL.match(code):
+            code = f"export -n {' '.join(sorted(own))}\n{code}"
+            command = (*command[:2], code, *command[3:])
         if arrays:
             values = f"$(declare -p {' '.join(sorted(arrays))} 2>/dev/null || :)"
             exports.append(f'export ARRAYS="{values}"')

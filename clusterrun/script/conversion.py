@@ -314,7 +314,7 @@ def _read(
         for number, line in enumerate(text.splitlines(), 1)
         if _BROKEN_END.search(line) and not line.lstrip().startswith("#")
     ]
-    reading = audit.evaluated(reading)
+    reading = audit.evaluated(source, reading)
     late += audit.differences(source, reading)
     for statement in source.statements if array.values else ():
         late += literal_placeholders("task", statement)

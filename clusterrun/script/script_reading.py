@@ -336,7 +336,7 @@ def _started(scope: Scope, shell_words: tuple[str, ...], command: Command, line:
         others = {name: body for name, body in scope.source.functions.items() if name != shell_words[0]}
         reading = _block(scope, function, command.last_values(len(shell_words) - 1), functions=others)
         for word in command.words:
-            if word.text.startswith(("$(", "`")):
+            if word.text[:1] in ("$", "`") and any(map(word.is_open, word.values)):
                 reason = "it may be several arguments of the function: write its value"
                 part = Part(line, word.text, PartOutcome.UNTRANSLATED, reason)
                 reading = replace(reading, parts=(*reading.parts, part))

@@ -235,7 +235,7 @@ RULES = (
         "it sets the arguments of the script: write their values where it reads them",
     ),
     Rule(
-        lambda facts: facts.name in ("set", "shopt") and not ALLEXPORT.match(facts.statement.text),
+        lambda facts: facts.name == "set" and not ALLEXPORT.match(facts.statement.text),
         _NEEDLESS,
         "it is for the script's own shell; a failed --setup line ends the run",
     ),

@@ -90,6 +90,10 @@ _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
 # ``set -u``, and ``set +u``.
 _NOUNSET = re.compile(r"set\s(?:.*\s)?([-+])(?:[a-zA-Z]*u|o\s+nounset\b)")
 _SETS_UNSEEN = re.compile(r"(?:source|\.|module|ml|conda|mamba|micromamba|spack|eval|read|set --)\s")
+# The variable whose name another one holds: ``${!NAME}``.
+_INDIRECT = re.compile(r"\$\{![A-Za-z_]\w*\}", re.ASCII)
+# Kinds of statements whose commands all run.
+_CERTAIN = ("variable_assignment", "declaration_command", "subshell", "compound_statement")
 # A variable that must be set there.
 _EXPANDED = re.compile(r"(?<!\\)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)", re.ASCII)
 # Variables that Slurm sets only if an option asks for what they count.
@@ -122,6 +126,8 @@ def read_before(
     read_in_ranks = set() if is_expanded_once else of_training.read_in_ranks
     # The user's COMMAND may read all of them.
     is_open = training is None and not scope.depth
+    whole = (*statements, training.statement) if training else statements
+    reads_any = any(_INDIRECT.search(statement.text) for statement in whole)
     commands = training.statement.commands if training else ()
     code = "\n".join(of_training.command)
     called = {name for command in commands for name in plain_launch(command.names).command[:1]}
@@ -137,7 +143,7 @@ def read_before(
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
             facts,
-            is_read=facts.is_read or is_open,
+            is_read=facts.is_read or is_open or reads_any,
             is_exported=statement in exported,
             launches=facts.launches or statement in runs,
             is_beside=statement in beside,
@@ -194,7 +200,7 @@ def _unset_checks(
     for statement in whole:
         if match := _NOUNSET.match(statement.text):
             start = statement if match[1] == "-" else None
-        is_certain = statement.is_plain or statement.kind in ("variable_assignment", "declaration_command")
+        is_certain = statement.is_plain or statement.kind in _CERTAIN
         if start and is_certain:
             # The shell expands no single quotes.
             text = re.sub(r"'[^']*'", "", statement.text)
@@ -210,14 +216,16 @@ def _unset_checks(
 
 
 def _exported(statements: Sequence[Statement]) -> list[Statement]:
-    """Return the statements whose variables ``set -a`` exports: those behind it, until ``set +a``."""
+    """Return the statements whose variables programs see: behind ``set -a``, or exported by another one."""
     exported = []
+    names: set[str] = set()
     sign = ""
     for statement in statements:
         match = ALLEXPORT.match(statement.text)
         sign = match[1] if match else sign
-        if sign == "-":
+        if sign == "-" or statement.sets & names:
             exported.append(statement)
+        names |= statement.exports
     return exported
 
 

@@ -824,7 +824,7 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
         ),
         (
             '#SBATCH --gres=gpu:2 --ntasks-per-node=1\nC=$(echo torchrun t.py)\nsrun sh -c "$C"',
-            "submit --gpus 2 --per-node --setup 'export C=$(echo torchrun t.py)' bash -c 'exec sh -c \"$C\"'",
+            "submit --gpus 2 --per-node --setup 'export C=$(echo torchrun t.py)' bash -c 'export -n C\nexec sh -c \"$C\"'",
         ),
         (
             "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=2\n"
@@ -1362,3 +1362,31 @@ def test_a_last_line_that_only_leaves_an_environment_is_not_needed() -> None:
     assert not converted("python t.py\nconda deactivate\nmodule unload cuda").untranslated
     named = converted("python t.py\ncd out\ntar cf a b").untranslated
     assert [part.line for part in named] == [3, 4]
+
+
+def test_a_shell_script_sees_no_variable_that_the_script_does_not_export() -> None:
+    assert converted("A=$(f)\nbash run.sh $A").command[-1] == "export -n A\nexec bash run.sh $A"
+    assert converted("export A=$(f)\nbash run.sh $A").command[-1] == "exec bash run.sh $A"
+
+
+def test_a_variable_in_front_of_the_command_is_not_in_its_words() -> None:
+    assert '"$@"' in converted("A=$(f)\nA=2 python t.py $A").command[-1]
+
+
+@pytest.mark.parametrize("lines", ["A=x\nB=A\nexport C=${!B}", "export A B\nA=x", "export A=1\nA=x"])
+def test_a_value_that_no_line_reads_by_its_name_is_kept(lines: str) -> None:
+    assert "A=x" in setup_of(f"{lines}\npython t.py")
+
+
+def test_an_option_of_the_shell_is_kept() -> None:
+    assert setup_of("shopt -s nullglob\npython t.py") == ["shopt -s nullglob || :"]
+
+
+def test_a_word_of_a_function_that_may_become_several_is_named() -> None:
+    lines = "A=$(f)\ngo() {\n python t.py $1 $2\n}\n"
+    assert converted(f"{lines}go $A").untranslated
+    assert not converted(f'{lines}go "$A"').untranslated
+
+
+def test_set_u_counts_in_a_group() -> None:
+    assert ": ${A?}" in setup_of("set -u\n(cd sub; python t.py $A)")
