@@ -41,7 +41,10 @@ def evaluated(source: ShellSource, reading: Reading) -> Reading:
         return reading
     code, setup = _code(reading.command), "\n".join(reading.setup)
     exported = {*_OF_SHELL, *RENDEZVOUS}
-    exported = exported.union(*(statement.exports for statement in ShellSource(setup).statements))
+    for statement in ShellSource(setup).statements:
+        exported |= statement.exports
+        if statement.text.startswith("unset "):
+            exported -= {*statement.text.split()}
     # An array cannot be exported.
     arrays = {name for pair in _ARRAY.findall(setup) for name in pair} & names
     hidden = {

@@ -56,6 +56,11 @@ _SWEPT = re.compile(r"\{[A-Za-z_]\w*\}", re.ASCII)
 _EXPORT = re.compile(r"(?:export|(?:declare|typeset) -x)\s", re.ASCII)
 # A file of shell code that the script reads.
 SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
+_CHANGES_FOLDER = re.compile(r"(?:cd|pushd|popd)\b")
+# A variable that ``eval TEXT`` sets.
+_EVALUATED = re.compile(r"(?:^|[\"';]|\bexport\s)\s*(?:export\s+)?([A-Za-z_]\w*)\+?=", re.ASCII)
+# A character in ``$'…'``.
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\", "\\'": "'", '\\"': '"'}
 # Statements with blocks inside, and the token at which a block begins.
 _OPENINGS = {
     "compound_statement": "{",
@@ -552,6 +557,8 @@ class ShellSource:
             is_function = statement.type == "function_definition"
             for node in _below(statement):
                 names = [*self._names([node], sets=True), *self._names_set_by([node])]
+                if node.type == "command" and _CHANGES_FOLDER.match(self._text(node)):
+                    names += ["PWD", "OLDPWD"]
                 for name in names:
                     place = len(self._bytes) if is_function else node.start_byte
                     places[name] = max(places.get(name, 0), place)
@@ -712,6 +719,11 @@ class ShellSource:
             return (f"{name}={values[0]}",) if len(values) == 1 else (text,)
         if node.type == "raw_string":
             return (text[1:-1].replace("$", _DOLLAR),)
+        if node.type == "ansi_c_string":
+            characters = re.findall(r"\\.|[^\\]", text[2:-1], re.DOTALL)
+            if all(character in _ESCAPES or len(character) == 1 for character in characters):
+                decoded = "".join(_ESCAPES.get(character, character) for character in characters)
+                return (decoded.replace("$", _DOLLAR),)
         if node.type == "string":
             return self._string(node)
         if node.type in ("word", "number"):
@@ -870,6 +882,8 @@ def _names_set_by(text: str) -> Iterator[str]:
     name, _, rest = text.partition(" ")
     if name in ("read", "mapfile", "readarray"):
         yield from re.findall(r"(?<=\s)[A-Za-z_]\w*(?=\s|$)", f" {re.split('[<|]', rest)[0]}", re.ASCII)
+    elif name == "eval":
+        yield from _EVALUATED.findall(rest)
     elif name == "getopts":
         yield from ("OPTARG", *rest.split()[-1:])
     elif name == "printf" and (match := re.match(r"-v\s*(\w+)", rest)):

@@ -824,7 +824,8 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
         ),
         (
             '#SBATCH --gres=gpu:2 --ntasks-per-node=1\nC=$(echo torchrun t.py)\nsrun sh -c "$C"',
-            "submit --gpus 2 --per-node --setup 'export C=$(echo torchrun t.py)' bash -c 'export -n C\nexec sh -c \"$C\"'",
+            "submit --gpus 2 --per-node --setup 'export C=$(echo torchrun t.py)' "
+            "bash -c 'export -n C\nexec sh -c \"$C\"'",
         ),
         (
             "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=2\n"
@@ -1390,3 +1391,27 @@ def test_a_word_of_a_function_that_may_become_several_is_named() -> None:
 
 def test_set_u_counts_in_a_group() -> None:
     assert ": ${A?}" in setup_of("set -u\n(cd sub; python t.py $A)")
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ("A=$'a\\tb'\npython t.py \"$A\"", "submit t.py 'a\tb'"),
+        (
+            'cd sub\nA=$PWD\ncd ..\nC=(python t.py "$A")\n"${C[@]}"',
+            "submit --setup 'cd sub' --setup 'export A=$PWD' --setup 'cd ..' "
+            "bash -c 'exec python t.py \"$A\"'",
+        ),
+        (
+            'A=2\neval "A=8"\npython t.py $A',
+            "submit --setup 'export A=2' --setup 'eval \"A=8\" || :' bash -c 'exec python t.py $A'",
+        ),
+        (
+            "export A=1\nunset A\nread A < l\npython t.py $A",
+            "submit --setup 'export A=1' --setup 'unset A || :' --setup 'read A < l || :' --setup 'export A' "
+            "bash -c 'exec python t.py $A'",
+        ),
+    ],
+)
+def test_values_are_those_of_their_place(lines: str, line: str) -> None:
+    assert typed(converted(lines)) == line
