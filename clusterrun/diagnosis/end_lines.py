@@ -71,7 +71,7 @@ _INTERRUPTED = re.compile(r"^srun: (?:forcing job termination|interrupt \()")
 _ENDED_WITH = re.compile(
     r"(?i)\b(?:exit(?:ed|s)?|terminated|returned|failed|finished|crashed|died|killed|ended|aborted)\b.{0,40}?"
     r"(?:\b(?:exit ?|return ?)?(?:code|status)[ :=]{0,3}(?P<code>-?\d{1,3})\b(?!\.\d)"
-    r"|\bsignal\W{1,3}(?P<number>\d{1,2})\b|\b(?P<name>SIG[A-Z]{3,4})\b)"
+    r"|\bsignal\W{1,3}(?P<number>\d{1,2})\b|\b(?P<name>SIG(?!NAL)[A-Z]{3,4})\b)"
     r"|\bSignal (?P<raised>\d{1,2}) raised\b|\bSIG[A-Z]{3,4}\((?P<handled>\d{1,2})\), PID: "
 )
 # The handlers of Open MPI and UCX, in the process that crashed.
@@ -194,6 +194,12 @@ _ROWS = tuple(
             r"slurmstepd\S*: error: (?P<why>container_[pg]_\w+.*)",
             EndKind.NODE,
             "a node could not prepare the job's own /tmp: {why}",
+        ),
+        (
+            r"(?P<why>The application appears to have been direct launched using \S+|PMI2_Init failed"
+            r"|An error occurred in MPI_Init\w*)",
+            EndKind.START,
+            "MPI could not be initialized: {why}",
         ),
         # apptainer and singularity fill the level of a message up to nine characters.
         (r"^FATAL:   (?P<why>\S.*)", EndKind.CONTAINER, "the container could not be started: {why}"),

@@ -68,7 +68,7 @@ CONSEQUENCES = (
 # A program that starts ranks, and failed because one of them had.
 LAUNCHER_FAILED = (
     r"CalledProcessError: Command '(?:\['[^']*|(?:\S*/)?)"
-    r"(?:python[\d.]*(?:\.exe)?|torchrun|mpirun|mpiexec|srun|horovodrun|accelerate)['\s]"
+    r"(?:python[\d.]*(?:\.exe)?|torchrun|mpirun|mpiexec|srun|horovodrun|accelerate)(?:['\s]|$)"
     # ssh ends with 255 if it fails itself.
     r"|CalledProcessError: Command '(?:\S*/)?(?:ssh|pdsh) .* exit status (?!255)"
 )
@@ -310,7 +310,8 @@ ROWS: tuple[KnownError, ...] = (
         "compare the largest token or label with that size; --env CUDA_LAUNCH_BLOCKING=1 shows the true line",
     ),
     KnownError(
-        r"^(?:free|malloc|realloc|munmap_chunk)\(\): |^(?:corrupted (?:size|double)|double free or)"
+        r"^(?:\*\*\* Error in `.*': )?"
+        r"(?:(?:free|malloc|realloc|munmap_chunk)\(\): |corrupted (?:size|double)|double free or)"
         r"|\*\*\* stack smashing detected",
         "a native library damaged the memory of its process",
         "run once with --env PYTHONFAULTHANDLER=1 to see the line; does a wheel fit this version of torch?",
@@ -562,6 +563,11 @@ ROWS: tuple[KnownError, ...] = (
         r"fatal error: \S+\.h(?:pp)?: No such file|Error building extension '",
         "a native extension could not be compiled: the compiler's message comes first",
         "load a compiler and the CUDA toolkit of torch's version (module load), or install a wheel of it",
+    ),
+    KnownError(
+        r"MPI could not be initialized",
+        "MPI found no PMI of its launcher, or could not reach the other ranks",
+        "srun --mpi=list shows what Slurm offers: try srun --mpi=pmix, or start the ranks with mpirun",
     ),
     KnownError(
         r"\*\*\* MPI_ERR_\w+",

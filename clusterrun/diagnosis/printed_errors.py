@@ -266,7 +266,7 @@ class ErrorListener:
             number
             for number, error in enumerate(self.errors)
             if error.inner < 0 and (error.text.startswith("Fatal Python error") or not is_killed)
-            if not is_of_launcher(error)
+            if not (is_of_launcher(error) or is_report(error))
         ]
         # Errors behind the last report belong to this one, also if they are consequences.
         unreported = [number for number in unnamed if number >= self._reported]

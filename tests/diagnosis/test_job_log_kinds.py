@@ -770,3 +770,42 @@ def test_an_error_after_which_other_programs_ran_is_told_beside_the_last_one() -
     diagnosis = diagnosed(*EXCEPTION, *(f"part {number} is written" for number in range(40)), *other)
     assert "nothing to merge" in diagnosis.message
     assert any("batch 7 is empty" in line for line in diagnosis.evidence)
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["double free or corruption (!prev): 0x55", "free(): invalid pointer: 0x7f", "corrupted size vs"],
+)
+@pytest.mark.parametrize("front", ["", "*** Error in `/opt/env/bin/python': "])
+def test_the_abort_of_the_c_library_is_the_end_of_its_process(front: str, message: str) -> None:
+    diagnosis = diagnosed(front + message, "======= Backtrace: =========", "/lib64/libc.so.6(+0x81)[0x7f]")
+    assert diagnosis.verdict is Verdict.CRASHED and "native library" in str(diagnosis.evidence)
+
+
+def test_the_signal_of_a_process_in_any_words_is_named() -> None:
+    assert "SIGABRT" in diagnosed("Error: process 1 terminated with signal SIGABRT").message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'The application appears to have been direct launched using "srun",',
+        "PMI2_Init failed to intialize.  Return code: 1",
+        "*** An error occurred in MPI_Init_thread",
+    ],
+)
+def test_mpi_that_could_not_begin_is_no_fault_of_a_rank(line: str) -> None:
+    diagnosis = diagnosed("loading", line)
+    assert (diagnosis.verdict, ranks(diagnosis)) == (Verdict.CRASHED, []) and "--mpi" in diagnosis.remedy
+
+
+def test_the_parent_of_a_launcher_is_not_the_error_of_a_rank_in_its_report() -> None:
+    line = "=" * 60
+    diagnosis = diagnosed(
+        *("Root Cause (first observed failure):", "[0]:", "  time      : 2026-01-01_10:00:00"),
+        *("  host      : n1", "  rank      : 2 (local_rank: 2)", "  exitcode  : 1 (pid: 54)"),
+        *("  error_file: <N/A>", "  traceback : To enable traceback see: the docs", line),
+        *EXCEPTION[:-1],
+        *("subprocess.CalledProcessError: Command 'accelerate", "launch", "a.py' returned exit status 1."),
+    )
+    assert ranks(diagnosis) == [2] and "CalledProcessError" not in diagnosis.message
