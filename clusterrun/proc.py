@@ -27,8 +27,6 @@ SHELLS = frozenset(
 )
 # FUTEX_PRIVATE_FLAG of linux/futex.h
 _PRIVATE = 0x80
-# Beginnings of the kernel functions in which a process waits for the lock of a file.
-_LOCK_WAITS = ("locks_lock_inode", "flock_lock", "posix_lock", "do_lock_file", "fcntl_setlk")
 
 
 @frozen
@@ -260,40 +258,6 @@ def written_files(pid: int) -> dict[str, int]:
         if int(info.get(b"flags", b"0"), 8) & os.O_ACCMODE != os.O_RDONLY:
             positions[path] = int(info.get(b"pos", b"0"))
     return positions
-
-
-def awaited_lock(pid: int) -> tuple[int, str]:
-    """Return the holder of the file lock that ``pid`` waits for (0: none), and the file ('': unknown).
-
-    /proc/locks lists each lock, then the processes that wait for it, marked by an arrow. It lists no lock
-    that a process of another node or container holds. The call that waits has the file as its first argument.
-    """
-    holder = 0
-    for line in content("/proc/locks").decode("ascii", "replace").split("\n"):
-        fields = line.split()
-        if len(fields) < 8:
-            continue
-        if fields[1] != "->":
-            holder = int(fields[4])
-        elif int(fields[5]) == pid and holder > 0:
-            return holder, _locked(holder, fields[6]) or _locked(pid, fields[6])
-    call = content(f"/proc/{pid}/syscall").split()
-    if len(call) < 2 or not waiting_in(pid).startswith(_LOCK_WAITS):
-        return 0, ""
-    return 0, descriptors(pid).get(int(call[1], 16), "")
-
-
-def _locked(pid: int, identity: str) -> str:
-    """Return the file with ``identity`` (device and inode number) that ``pid`` has open; '' if unknown.
-
-    The status of a file is not read: its server may not answer.
-    """
-    inode = identity.rpartition(":")[2]
-    for number, path in descriptors(pid).items():
-        lines = content(f"/proc/{pid}/fdinfo/{number}").decode("ascii", "replace").split("\n")
-        if any(line.split()[:2] == ["ino:", inode] or identity in line.split() for line in lines):
-            return path
-    return ""
 
 
 def sockets(pid: int) -> set[str]:

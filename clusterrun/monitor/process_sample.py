@@ -11,6 +11,8 @@ MOST_CHILDREN = 64
 # One retransmission is normal. Retransmissions on a path that is cut continue.
 LEAST_RETRIES = 2
 MOST_PEERS = 16
+# Beginnings of the kernel functions in which a process waits for the lock of a file.
+_LOCK_WAITS = ("locks_lock_inode", "flock_lock", "posix_lock", "do_lock_file", "fcntl_setlk")
 
 
 def read_sample(
@@ -29,7 +31,7 @@ def read_sample(
     returns the stacks of some of the children that are not stopped.
     """
     addresses, backlog = connections(pid, tcp)
-    holder, lock = proc.awaited_lock(pid)
+    holder, lock = awaited_lock(pid)
     file, grown = most_grown(*files)
     children = [child for child in map(proc.find_alive, proc.below(pid, MOST_CHILDREN)) if child]
     stacks = stacks_of([child.pid for child in children if not child.stopped])
@@ -88,3 +90,37 @@ def used(pid: int) -> float:
     """Return the processor seconds of a process and of its descendants."""
     moments = [proc.find_alive(process) for process in (pid, *proc.below(pid, MOST_CHILDREN))]
     return sum(moment.seconds for moment in moments if moment)
+
+
+def awaited_lock(pid: int) -> tuple[int, str]:
+    """Return the holder of the file lock that ``pid`` waits for (0: none), and the file ('': unknown).
+
+    /proc/locks lists each lock, then the processes that wait for it, marked by an arrow. It lists no lock
+    that a process of another node or container holds. The call that waits has the file as its first argument.
+    """
+    holder = 0
+    for line in proc.content("/proc/locks").decode("ascii", "replace").split("\n"):
+        fields = line.split()
+        if len(fields) < 8:
+            continue
+        if fields[1] != "->":
+            holder = int(fields[4])
+        elif int(fields[5]) == pid and holder > 0:
+            return holder, _locked(holder, fields[6]) or _locked(pid, fields[6])
+    call = proc.content(f"/proc/{pid}/syscall").split()
+    if len(call) < 2 or not proc.waiting_in(pid).startswith(_LOCK_WAITS):
+        return 0, ""
+    return 0, proc.descriptors(pid).get(int(call[1], 16), "")
+
+
+def _locked(pid: int, identity: str) -> str:
+    """Return the file with ``identity`` (device and inode number) that ``pid`` has open; '' if unknown.
+
+    The status of a file is not read: its server may not answer.
+    """
+    inode = identity.rpartition(":")[2]
+    for number, path in proc.descriptors(pid).items():
+        lines = proc.content(f"/proc/{pid}/fdinfo/{number}").decode("ascii", "replace").split("\n")
+        if any(line.split()[:2] == ["ino:", inode] or identity in line.split() for line in lines):
+            return path
+    return ""

@@ -204,17 +204,15 @@ def _check(programs: Sequence[Program], reports: int) -> None:
             raise NotStarted(message, f"{remedy}system?")
         import errno
 
+        name = program.argv[0]
+        path = "" if "/" in name else f", or replace PATH={dict(program.environment).get('PATH')}"
         interpreter = "its first line must name an interpreter (#!/bin/sh), or it is for another machine"
         remedy = {
-            errno.ENOENT: "check that it exists on this node too (a --setup line may be missing)",
+            errno.ENOENT: f"check that it exists on this node too (a --setup line may be missing{path})",
             errno.EACCES: "make it executable: chmod +x",
             errno.ENOEXEC: interpreter,
             errno.E2BIG: "arguments and environment together are larger than the system takes",
         }.get(int(code), "try to start it by hand on this node")
-        name = program.argv[0]
-        if int(code) == errno.ENOENT and "/" not in name:
-            path = dict(program.environment).get("PATH", os.defpath)
-            remedy = f"its PATH is {path}: a --setup line may be missing, or one may replace PATH"
         is_relative = "/" in name and not os.path.isabs(name)
         place = f" in {program.cwd}" if is_relative and program.cwd else ""
         raise NotStarted(f"the program {name!r}{place} cannot be executed: {reason}", remedy)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from clusterrun import proc
 from clusterrun.model.frozen import replace
-from clusterrun.monitor.process_sample import most_grown
+from clusterrun.monitor.process_sample import awaited_lock, most_grown
 from clusterrun.runtime import commands
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, ended_children, start_all
@@ -68,7 +68,7 @@ def test_exit_codes_and_signals_are_distinguished_and_assigned_to_their_child(nu
 
 @pytest.mark.parametrize("argv, cwd, message, remedy", [
     ("no-such", "/", "the program 'no-such' cannot be executed: No such file or directory", "--setup"),
-    ("no-such", "/", "the program 'no-such' cannot be executed: No such file or directory", "PATH is /usr"),
+    ("no-such", "/", "the program 'no-such' cannot be executed: No such file or directory", "PATH=/usr"),
     ("/", "/", "the program '/' cannot be executed: Permission denied", "chmod +x"),
     ("true", "/no-such", "the directory '/no-such' cannot be entered: No such file or directory", "share"),
 ])  # fmt: skip
@@ -151,9 +151,9 @@ def test_the_holder_of_a_file_lock_that_a_process_waits_for_is_reported(call: st
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout and holder.stdout.readline() == b"\n"
         with subprocess.Popen(command, stdin=pipe, stdout=pipe) as waiter:
-            until(lambda: proc.awaited_lock(waiter.pid) != (0, ""), "the other one waits")
-            assert proc.awaited_lock(waiter.pid) == (holder.pid, str(file))
-            assert proc.awaited_lock(holder.pid) == (0, "")
+            until(lambda: awaited_lock(waiter.pid) != (0, ""), "the other one waits")
+            assert awaited_lock(waiter.pid) == (holder.pid, str(file))
+            assert awaited_lock(holder.pid) == (0, "")
             holder.communicate(b"\n")
             waiter.communicate(b"\n")
 
@@ -168,7 +168,7 @@ def test_a_file_is_reported_whose_lock_a_process_of_another_node_holds(
     with open(file, "w") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as waiter:
-            until(lambda: proc.awaited_lock(waiter.pid) == (0, str(file)), "it waits")
+            until(lambda: awaited_lock(waiter.pid) == (0, str(file)), "it waits")
             fcntl.flock(holder, fcntl.LOCK_UN)
             waiter.communicate(b"\n")
 
