@@ -13,6 +13,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
+from clusterrun.script.sbatch_lines import NO_OPTION
 
 
 class PartOutcome(str, Enum):
@@ -78,8 +79,8 @@ def refuse(spec: JobSpec, script: tuple[str, ...], conversion: Conversion, verb:
     remedy = line_to_type(spec, conversion, verb)
     quoted = shlex.join(script)
     remedy += f"\nclusterrun convert {quoted} shows what becomes of each line"
-    refusals = [part.reason for part in conversion.parts if part.reason in (NO_SHEBANG, DOS_LINES)]
-    as_it_is = "; ".join(refusals) if refusals else f"or queue it as it is: sbatch {quoted}"
+    refusals = [part.reason for part in conversion.parts if part.reason in (NO_SHEBANG, DOS_LINES, NO_OPTION)]
+    as_it_is = "; ".join(dict.fromkeys(refusals)) if refusals else f"or queue it as it is: sbatch {quoted}"
     remedy += f"\n{as_it_is}"
     return BadInput(problem, remedy)
 

@@ -10,7 +10,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
-from clusterrun.script.sbatch_lines import Directive
+from clusterrun.script.sbatch_lines import NO_OPTION, Directive
 from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES
 
 # A value that is not empty, and otherwise known only when the script runs.
@@ -224,7 +224,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         elif ours in CONFIGURABLE:
             options[ours] = value
         elif name not in OPTIONS:
-            refused.append((directive, "sbatch has no such option, unless a plugin brings it"))
+            no_such_option = "sbatch has no such option, unless a plugin brings it"
+            refused.append((directive, no_such_option if name else NO_OPTION))
         elif OPTIONS[name].refused:
             refused.append((directive, OPTIONS[name].refused))
         else:

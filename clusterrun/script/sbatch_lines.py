@@ -8,17 +8,21 @@ from collections.abc import Iterator
 from clusterrun.model.frozen import frozen
 from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
 
+NO_OPTION = "sbatch refuses a file with words in its #SBATCH lines that are no option: put # before them"
+
 
 @frozen
 class Directive:
     """One option on an ``#SBATCH`` line."""
 
     line: int
-    name: str  # long name; as typed if sbatch has no such option
+    name: str  # long name; as typed if sbatch has no such option; '' if ``value`` is no option
     value: str  # '' if there is none
 
     @property
     def text(self) -> str:
+        if not self.name:
+            return f"#SBATCH {self.value}"
         return f"#SBATCH --{self.name}={self.value}" if self.value else f"#SBATCH --{self.name}"
 
 
@@ -48,8 +52,9 @@ def in_words(number: int, text: str) -> Iterator[Directive]:
             option = option_of_letter(word[1])
             name, equals, value = word[1], word[2:], word[2:].removeprefix("=")
         else:
-            yield Directive(number, word, "")
-            continue
+            # sbatch stops there.
+            yield Directive(number, "", " ".join((word, *arguments)))
+            return
         takes_next = option.takes == "required" if option else word.startswith("--")
         if not equals and takes_next and arguments and (option or arguments[0][:1] != "-"):
             value = arguments.pop(0)

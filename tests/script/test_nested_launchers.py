@@ -263,7 +263,7 @@ def test_a_directive_that_clusterrun_refuses_is_named_with_a_remedy(tmp_path: Pa
     assert "or queue it as it is: sbatch job.sh" in caught.value.remedy
 
 
-@pytest.mark.parametrize("change", [("\n", "\r\n"), ("#!", "# ")])
+@pytest.mark.parametrize("change", [("\n", "\r\n"), ("#!", "# "), ("--array=0-3", "--uid=7 (mine)")])
 def test_sbatch_is_not_advised_for_a_script_that_it_refuses(tmp_path: Path, change: tuple[str, str]) -> None:
     (tmp_path / "job.sh").write_bytes(BATCH.replace(*change).encode())
     with pytest.raises(BadInput) as caught:
