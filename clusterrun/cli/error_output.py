@@ -83,6 +83,14 @@ _NAMES_BY_ADVICE = {
 OTHER_NAMES = {name: text for text, names in _NAMES_BY_ADVICE.items() for name in names.split()}
 
 
+# Options of squeue and scancel that choose jobs.
+_FILTERS = frozenset(
+    (
+        *("-A", "-a", "-j", "-n", "-p", "-t", "-u", "--account", "--all", "--jobs", "--me", "--name"),
+        *("--partition", "--state", "--user"),
+    )
+)
+
 _hints: list[tuple[re.Pattern[str], str]] = []
 
 
@@ -156,7 +164,11 @@ def _usage(error: click.ClickException) -> int:
         )
         # Commands that start a job also know the options of sbatch.
         name = error.option_name
-        if "--partition" not in names_of_options:
+        arguments = context.command.params if context else []
+        takes_runs = any((parameter.metavar or "").startswith(("RUN", "[RUN")) for parameter in arguments)
+        if takes_runs and name in _FILTERS:
+            guess = " Name each RUN instead: clusterrun status lists them"
+        elif "--partition" not in names_of_options:
             guess = meant(name, names_of_options)
         else:
             from clusterrun.script.sbatch_table import instead_of

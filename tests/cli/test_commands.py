@@ -336,6 +336,8 @@ def test_logs_reports_a_run_without_output(ended: CommandLine) -> None:
         (["submit", "--comment", "x", "train.py"], 2, "Pass it on: --sbatch comment"),
         (["check", "--cpus-per-task", "2"], 2, "Did you mean --cpus-per-rank?"),
         (["logs", "--output", "x"], 2, "there is no option --output"),
+        (["cancel", "-u", "me"], 2, "there is no option -u. Name each RUN"),
+        (["wait", "--state", "PENDING"], 2, "there is no option --state. Name each RUN"),
         (["submit", "-\u2013time", "5", "x"], 2, "a dash that no keyboard types (U+2013)"),
         (["submit", "--cpus-per-task", "2", "train.py"], 2, "Did you mean --cpus-per-rank?"),
         (["submit", "--nodes", "0", "train.py"], 2, "--nodes must be at least 1, not 0"),
