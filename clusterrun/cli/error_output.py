@@ -164,8 +164,9 @@ def _usage(error: click.ClickException) -> int:
         )
         # Commands that start a job also know the options of sbatch.
         name = error.option_name
-        arguments = context.command.params if context else []
-        takes_runs = any((parameter.metavar or "").startswith(("RUN", "[RUN")) for parameter in arguments)
+        parameters = context.command.params if context else []
+        arguments = [parameter for parameter in parameters if isinstance(parameter, click.Argument)]
+        takes_runs = any((argument.metavar or "").startswith(("RUN", "[RUN")) for argument in arguments)
         if takes_runs and name in _FILTERS:
             guess = " Name each RUN instead: clusterrun status lists them"
         elif "--partition" not in names_of_options:

@@ -27,7 +27,7 @@ from clusterrun.script.directives import (
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.job_array import JobArray, read_array
 from clusterrun.script.launch_commands import LaunchCommand
-from clusterrun.script.sbatch_lines import Directive, read_directives
+from clusterrun.script.sbatch_lines import SEPARATE, Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
 from clusterrun.script.script_reading import ONE_RUN, read_script, with_login_files
 from clusterrun.script.shell_source import SOURCED, Body, ShellSource, Statement
@@ -37,8 +37,6 @@ from clusterrun.script.training_statement import literal_placeholders
 
 # The arguments of a batch script that has none.
 _NO_ARGUMENTS = {**dict.fromkeys("123456789@*", ""), "#": "0"}
-# Directives that separate the parts of a heterogeneous job.
-_SEPARATE = ("hetjob", "packjob")
 # Options of a step that say something else than those of its job, which has more.
 _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
 _SAYS_CPUS = {*AFFECTS_CPUS, "exclusive"}
@@ -324,7 +322,7 @@ def _read(
     names = (("name", os.path.basename(path)),) if reads_name and not is_named else ()
     reading = replace(reading, options=(*names, *reading.options), parts=(*reading.parts, *late))
     launch = reading.training.launch if reading.training else LaunchCommand("")
-    separate = {directive.name: directive.line for directive in directives if directive.name in _SEPARATE}
+    separate = {directive.name: directive.line for directive in directives if directive.name in SEPARATE}
     if separate or ":" in launch.command or any("multi-prog" in option for option in launch.untranslated):
         where = "".join(f" (line {line}: #SBATCH {name})" for name, line in separate.items())
         raise BadInput(

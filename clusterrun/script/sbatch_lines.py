@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from clusterrun.model.frozen import frozen
 from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
 
+# Words that separate the components of a heterogeneous job.
+SEPARATE = ("hetjob", "packjob")
 NO_OPTION = "sbatch refuses a file with words in its #SBATCH lines that are no option: put # before them"
 
 
@@ -51,6 +53,9 @@ def in_words(number: int, text: str) -> Iterator[Directive]:
         elif len(word) > 1 and word.startswith("-"):
             option = option_of_letter(word[1])
             name, equals, value = word[1], word[2:], word[2:].removeprefix("=")
+        elif word in SEPARATE:
+            yield Directive(number, word, "")
+            continue
         else:
             # sbatch stops there.
             yield Directive(number, "", " ".join((word, *arguments)))
