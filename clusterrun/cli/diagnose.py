@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from clusterrun.diagnosis.verdict import Diagnosis, Stacks, Verdict, unfolded
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import fields
+from clusterrun.model.frozen import fields, replace
 from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
 from clusterrun.operations.diagnose import LIMIT
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from clusterrun.operations.diagnose_log import LogReport
     from clusterrun.slurm.foreign_job import ForeignJob
 
+# So many tasks of an array are named.
+MOST_TASKS = 8
 
 CULPRIT = View(
     "A rank, node or link that is to blame.",
@@ -197,11 +200,24 @@ def _of_job(context: Context, job: ForeignJob, seconds: float, user: str) -> Dia
 
     if not job.state.ended:
         try:
-            return diagnose_job(context, job, seconds, say, user)
+            return _with_tasks(diagnose_job(context, job, seconds, say, user), job)
         except JobEnded as error:
             say(f"{error.seen}: this is what its output says")
             job = context.client().foreign_job(job.job_id) or job
-    return diagnose_ended_job(context, job, renew_line)
+    return _with_tasks(diagnose_ended_job(context, job, renew_line), job)
+
+
+def _with_tasks(diagnosis: Diagnosis, job: ForeignJob) -> Diagnosis:
+    """Add the states of all tasks, if ``job`` is one of an array that the user named as a whole."""
+    if not job.tasks:
+        return diagnosis
+    count = Counter(word for _, word in job.tasks)
+    states = ", ".join(f"{number} {word}" for word, number in sorted(count.items()))
+    note = f"this is task {job.job_id} of the array, whose tasks are: {states}"
+    others = [task for task, word in job.tasks if word == job.word and task != job.job_id]
+    if others and job.word != "COMPLETED":
+        note += f"; also {job.word}: {' '.join(others[:MOST_TASKS])}"
+    return replace(diagnosis, evidence=(*diagnosis.evidence, note))
 
 
 def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:

@@ -69,6 +69,8 @@ _RANK = re.compile(
     r"|/\d+(?:_\d+)?_(\d{1,6})_log\.(?:out|err)$"
 )
 _LOG_NAME = re.compile(r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$")
+# So many digits make the number of a job, and not that of a task of an array.
+DIGITS_OF_JOB = 5
 # How names of output files begin in front of the number of the job.
 _USUAL_NAMES = "slurm|srun|step|job|task|log|out|output|err|error"
 _LOG_FOLDER = re.compile(r"(?i)log|out|err|slurm")
@@ -129,8 +131,10 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     paths = [path for name in names for path in ([name] if os.path.isfile(name) else sorted(glob.glob(name)))]
     # Its number is in the names of files that its steps wrote: behind its name, or as the last number that
     # follows no letter. A small number is in other names too, of files that are older than the job, or were
-    # still written after its end.
+    # still written after its end. Behind another number it is that of a task of an array.
     number = rf"(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)"
+    if len(job.number or job.job_id) < DIGITS_OF_JOB:
+        number = rf"(?<!\d_){number}"
     belongs = re.compile(
         rf"^(?:{_USUAL_NAMES}|{re.escape(job.name)})?[-_.]?{number}|(?<!\d){number}(?!.*(?<![A-Za-z\d])\d)"
     )

@@ -80,11 +80,9 @@ def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
 
     ``user`` is the owner whom an administrator has named.
     """
-    if job.running_tasks:
-        tasks = " ".join(job.running_tasks[:8])
-        raise BadInput(
-            f"{job.job_id} is an array, and several of its tasks run", f"name one of them: {tasks}"
-        )
+    if len(job.running_tasks) > 1:
+        array, tasks = job.job_id.partition("_")[0], " ".join(job.running_tasks[:8])
+        raise BadInput(f"{array} is an array, and several of its tasks run", f"name one of them: {tasks}")
     me = user_name()
     owner = job.user or me
     if user and user != owner:

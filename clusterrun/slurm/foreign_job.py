@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 from clusterrun.slurm.queries import moment_of
 from clusterrun.slurm_text import job_states
@@ -23,7 +24,6 @@ _NUMBER = re.compile(r"JobId=(\d+)")
 _TASK = re.compile(r"JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+) ")
 _HET = re.compile(r"JobId=\d+ HetJobId=(\d+) ")
 _NODES = re.compile(r"^ +NodeList=([^\s(]+)", re.MULTILINE)
-_RUNS = re.compile(r"^ +JobState=RUNNING\b", re.MULTILINE)
 
 
 @frozen
@@ -39,8 +39,9 @@ class ForeignJob:
     output: str = ""  # path of the file for its standard output
     comment: str = ""
     number: str = ""  # its plain number; that of a task of an array differs from ``job_id`` (``41_7``)
-    # of an array named as a whole, the tasks that run; () for any other job
-    running_tasks: tuple[str, ...] = ()
+    # of an array named as a whole, the tasks that have begun, and Slurm's word for the state of each; () for
+    # any other job
+    tasks: tuple[tuple[str, str], ...] = ()
     error_output: str = ""  # path of the file for its standard error
     # the nodes of each component of a heterogeneous job; () for any other job
     het_nodelists: tuple[str, ...] = ()
@@ -53,28 +54,38 @@ class ForeignJob:
     def state(self) -> State:
         return job_states.read(self.word).state
 
+    @property
+    def running_tasks(self) -> tuple[str, ...]:
+        return tuple(task for task, word in self.tasks if job_states.read(word).state is State.RUNNING)
+
 
 def show_argv(job_id: str) -> tuple[str, ...]:
     return ("scontrol", "show", "job", job_id)
 
 
 def read_shown(job_id: str, out: str) -> ForeignJob | None:
-    """Return the job in the answer to ``show_argv``, the first running task of an array; None without one."""
-    blocks = out.split("\n\n")
-    running = [block.strip() for block in blocks if _TASK.match(block.strip()) and _RUNS.search(block)]
-    first = running[0] if running else blocks[0]
-    tasks = [f"{match[1]}_{match[2]}" for block in running if (match := _TASK.match(block))]
+    """Return the job in the answer to ``show_argv``, one task of an array; None without one."""
+    blocks = [block.strip() for block in out.split("\n\n")]
+    tasks = [(f"{match[1]}_{match[2]}", block) for block in blocks if (match := _TASK.match(block))]
+    if tasks:
+        return _of_array([job for task, block in tasks if (job := _read_shown(task, block))])
+    job, leader = _read_shown(job_id, blocks[0]), _HET.match(blocks[0])
+    if job is None or leader is None:
+        return job
+    components = [block for block in blocks if _HET.match(block)]
+    nodelists = tuple(match[1] if (match := _NODES.search(block)) else "" for block in components)
+    nodelist = ",".join(filter(None, nodelists))
+    return replace(job, nodelist=nodelist, het_nodelists=nodelists, het_leader=leader[1])
 
+
+def _read_shown(job_id: str, block: str) -> ForeignJob | None:
     def value(key: str, pattern: str = r"\S+") -> str:
-        match = re.search(rf"^ +(?:.* )?{key}=({pattern})", first, re.MULTILINE)
+        match = re.search(rf"^ +(?:.* )?{key}=({pattern})", block, re.MULTILINE)
         return match[1] if match and match[1] not in ("(null)", "None") else ""
 
-    name, word = _NAME.search(first), value("JobState")
+    name, word = _NAME.search(block), value("JobState")
     if name is None or not word:
         return None
-    leader = _HET.match(first.strip())
-    components = [block for block in blocks if leader and _HET.match(block.strip())]
-    nodelists = tuple(match[1] if (match := _NODES.search(block)) else "" for block in components)
     # With ``--chdir .`` Slurm has ``/data/./slurm-41.out``.
     output, error_output = (
         os.path.normpath(path) if (path := value(key, ".*")) else "" for key in ("StdOut", "StdErr")
@@ -84,18 +95,25 @@ def read_shown(job_id: str, out: str) -> ForeignJob | None:
         name[1],
         value("UserId").partition("(")[0],
         word,
-        ",".join(filter(None, nodelists)) or value("NodeList"),
+        value("NodeList"),
         value("Reason"),
         output,
         value("Comment", ".*").strip(),
-        number[1] if (number := _NUMBER.match(first.strip())) else "",
-        tuple(tasks) if len(tasks) > 1 else (),
-        error_output,
-        nodelists,
-        leader[1] if leader else "",
-        moment_of(value("SubmitTime")) or 0.0,
-        moment_of(value("EndTime")) or 0.0,
+        number[1] if (number := _NUMBER.match(block)) else "",
+        error_output=error_output,
+        submitted_at=moment_of(value("SubmitTime")) or 0.0,
+        ended_at=moment_of(value("EndTime")) or 0.0,
     )
+
+
+def _of_array(tasks: Sequence[ForeignJob]) -> ForeignJob | None:
+    """Return the first task that runs, else that failed, else that ended, with the states of all tasks."""
+    in_order = sorted(tasks, key=lambda task: int(task.job_id.partition("_")[2]))
+    words = tuple((task.job_id, task.word) for task in in_order) if len(in_order) > 1 else ()
+    last = (State.CANCELLED, State.COMPLETED, State.PENDING)
+    order = (State.RUNNING, *(state for state in State if state not in last), *last)
+    shown = min(in_order, key=lambda task: order.index(task.state), default=None)
+    return replace(shown, tasks=words) if shown else None
 
 
 def accounting_argv(job_id: str) -> tuple[str, ...]:
@@ -104,16 +122,17 @@ def accounting_argv(job_id: str) -> tuple[str, ...]:
 
 
 def read_accounting(job_id: str, out: str) -> ForeignJob | None:
-    """Return the job in the answer to ``accounting_argv``.
+    """Return the job in the answer to ``accounting_argv``, one task of an array; None without one.
 
     Its name is last, so that it may contain a ``|``.
     """
+    jobs = []
     for line in out.splitlines():
         cells = line.split("|", len(FIELDS) - 1)
         if len(cells) == len(FIELDS):
-            _, user, word, nodelist, submitted, ended, name = cells
-            return ForeignJob(
-                job_id,
+            row_id, user, word, nodelist, submitted, ended, name = cells
+            job = ForeignJob(
+                row_id,
                 name,
                 user,
                 word.partition(" ")[0],
@@ -121,7 +140,10 @@ def read_accounting(job_id: str, out: str) -> ForeignJob | None:
                 submitted_at=moment_of(submitted) or 0.0,
                 ended_at=moment_of(ended) or 0.0,
             )
-    return None
+            jobs.append(job)
+    # ``41_[2-9]``: tasks that have not begun.
+    tasks = [job for job in jobs if re.fullmatch(r"\d+_\d+", job.job_id)]
+    return _of_array(tasks) if tasks else replace(jobs[0], job_id=job_id) if jobs else None
 
 
 def output_argvs(job_id: str) -> tuple[tuple[str, ...], ...]:

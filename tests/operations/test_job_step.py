@@ -101,7 +101,11 @@ def test_a_job_of_mine_that_runs_has_its_nodes() -> None:
             "job 7 ('mine') does not run now: it is SUSPENDED (suspended by Slurm: it keeps its nodes, and "
             "continues when it is resumed)",
         ),
-        ({"running_tasks": ("7_1", "7_2")}, "", "7 is an array, and several of its tasks run"),
+        (
+            {"tasks": (("7_1", "RUNNING"), ("7_2", "RUNNING"))},
+            "",
+            "7 is an array, and several of its tasks run",
+        ),
     ],
 )
 def test_an_impossible_look_is_refused_with_the_reason(
@@ -386,6 +390,7 @@ def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> Non
         ("7_0_log.err", True),
         ("slurm-7.0.out", True),
         ("lr-9-7.out", True),
+        ("lr-9_7.out", False),
         ("eval-7-rank3-n0002.log", True),
         ("lr-17.out", False),
     ],

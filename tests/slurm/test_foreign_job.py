@@ -69,6 +69,7 @@ def test_a_heterogeneous_job_has_the_nodes_of_all_its_components() -> None:
     assert component and (component.number, component.het_leader) == ("3", "2")
 
 
+WORDS = ("COMPLETED", "CANCELLED", "FAILED")
 ARRAY = """\
 JobId=41 ArrayJobId=41 ArrayTaskId=2-9 JobName=x
    UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
@@ -86,11 +87,21 @@ JobId=42 ArrayJobId=41 ArrayTaskId=0 JobName=JobState=RUNNING
 """
 
 
-def test_running_tasks_of_an_array_are_read() -> None:
+def test_of_an_array_a_task_that_runs_is_shown_with_the_states_of_all() -> None:
     job = read_shown("41", ARRAY)
-    assert job is not None and (job.number, job.nodelist, job.running_tasks) == ("43", "n0002", ())
+    assert job is not None and (job.job_id, job.number, job.nodelist) == ("41_1", "43", "n0002")
+    assert job.tasks == (("41_0", "COMPLETED"), ("41_1", "RUNNING")) and job.running_tasks == ("41_1",)
     both = read_shown("41", ARRAY.replace("COMPLETED", "RUNNING"))
-    assert both is not None and both.running_tasks == ("41_1", "41_0")
+    assert both is not None and both.running_tasks == ("41_0", "41_1")
+
+
+def test_of_an_array_that_has_ended_the_task_that_failed_is_shown() -> None:
+    job = read_shown("41", ARRAY.replace("JobState=RUNNING Reason", "JobState=FAILED Reason"))
+    assert job is not None and (job.job_id, job.number, job.word) == ("41_1", "43", "FAILED")
+    rows = [f"41_{task}|alice|{word}|n1|1795713819|1795713899|x" for task, word in enumerate(WORDS)]
+    job = read_accounting("41", "\n".join([*rows, "41_[3-9]|alice|PENDING||1795713819|Unknown|x"]))
+    assert job is not None and (job.job_id, job.word) == ("41_2", "FAILED")
+    assert job.tasks == tuple((f"41_{task}", word) for task, word in enumerate(WORDS))
 
 
 def test_a_job_is_read_as_the_accounting_remembers_it() -> None:
