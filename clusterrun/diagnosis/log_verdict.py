@@ -483,7 +483,7 @@ class _LogVerdict:
         """Return the ranks that printed the error ``first`` (``same``: all like it), and their node.
 
         An error without a rank is that of the rank that noticed the end of its own thread or process, or
-        else of the rank whose end is reported next.
+        else of the rank whose end is reported next. Ranks that later lost their peers waited for another one.
         """
         ranks: tuple[int, ...] = tuple(sorted({log_error.rank for log_error in same if log_error.rank >= 0}))
         if not ranks and len(same) == 1:
@@ -491,11 +491,15 @@ class _LogVerdict:
             ranks = tuple(entry.rank for entry in after if entry.rank >= 0)[:1]
         node = first.node
         if not ranks:
-            ended = ended_first([end for end in self._ends if not node or end.node in ("", node)])
+            after_first = [entry for entry in errors if entry.order > first.order and entry.rank >= 0]
+            waited = {entry.rank for entry in after_first if is_of_communication(entry.error)}
+            waited = set() if is_of_communication(first.error) else waited
+            ends = [end for end in self._ends if not end.ranks or not waited.issuperset(end.ranks)]
+            ended = ended_first([end for end in ends if not node or end.node in ("", node)])
             ranks, node = (ended.ranks, ended.node or node) if ended else ((), node)
             if not ended:
                 ranks = (self._log.first_rank,) if self._log.first_rank >= 0 else ()
-                node = node or ("" if ranks else _node_after(first.order, self._ends))
+                node = node or ("" if ranks else _node_after(first.order, ends))
             texts = Counter(NUMBER.sub("", log_error.error.text) for log_error in same)
             if ended and max(texts.values()) > 1 and not first.node:
                 # The error was printed several times, but not by ranks that ended after another error.

@@ -809,3 +809,21 @@ def test_the_parent_of_a_launcher_is_not_the_error_of_a_rank_in_its_report() -> 
         *("subprocess.CalledProcessError: Command 'accelerate", "launch", "a.py' returned exit status 1."),
     )
     assert ranks(diagnosis) == [2] and "CalledProcessError" not in diagnosis.message
+
+
+def test_the_error_of_a_thread_is_not_that_of_a_rank_that_timed_out_in_a_collective() -> None:
+    waits = [
+        "Traceback (most recent call last):",
+        '  File "/home/eve/fit.py", line 54, in main',
+        "    dist.all_reduce(total)",
+        "RuntimeError: [unbound_buffer.cc:129] Timed out waiting 20000ms for send operation to complete",
+    ]
+    diagnosis = diagnosed(
+        "Exception in thread prefetch:",
+        *EXCEPTION,
+        *(f"[rank3]: {line}" for line in waits),
+        *(f"[rank0]: {line}" for line in waits),
+        "srun: error: n2: task 3: Exited with exit code 1",
+        "srun: error: n1: task 0: Exited with exit code 1",
+    )
+    assert "ValueError: batch 7 is empty" in diagnosis.message and diagnosis.culprits == ()
