@@ -9,6 +9,7 @@ from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.runs.store import EndedRun, Store, SuccessorJobs, inferred
+from clusterrun.slurm.queries import JobRow
 
 # Seconds after the end of a run during which Slurm may know a better reason (its MinJobAge is 300).
 ROWS_LIVE = 600.0
@@ -31,13 +32,30 @@ class RunFiles:
     def open(self, now: float) -> bool:
         """Return whether the scheduler may know more of this run.
 
-        A recorded end stands until the coordinator writes again, or another job of the run starts.
+        A recorded end stands until the coordinator writes again, another job of the run starts, or somebody
+        requeues its job.
         """
+        may_be_requeued = self.record.spec.goes_on == "requeue"
         if self.ended and self.ended.started_job == self.record.job_id and not self._newer:
-            return self.ended.inferred and now - self.ended.at < INFERRED_SECONDS
+            age = now - self.ended.at
+            if may_be_requeued and self.ended.status.state is not State.COMPLETED and age < ROWS_LIVE:
+                return True
+            return self.ended.inferred and age < INFERRED_SECONDS
         if self.state is None or not self.state.state.ended:
             return True
-        return self.state.state is not State.COMPLETED and now - self.state.updated_at < ROWS_LIVE
+        is_recent = may_be_requeued or now - self.state.updated_at < ROWS_LIVE
+        return self.state.state is not State.COMPLETED and is_recent
+
+    def has_settled(self, row: JobRow | None, answered_at: float) -> bool:
+        """Return whether the recorded end is certain, and Slurm has not queued its job again since.
+
+        ``row`` and ``answered_at`` are Slurm's answer.
+        """
+        if self.ended is None or self.ended.inferred or self._newer:
+            return False
+        own = self.ended.started_job
+        is_queued = row is not None and row.state is State.PENDING and row.job_id == own
+        return own == self.record.job_id and not (is_queued and answered_at > self.ended.at)
 
     @property
     def _newer(self) -> bool:

@@ -207,7 +207,8 @@ class StatusQuery:
         if files.damage:
             return status
         # A recorded end stands if the scheduler does not answer.
-        if files.ended and (not reply.answered or not files.open(now) or files.still_inferred(status)):
+        stands = not reply.answered or not files.open(now) or files.still_inferred(status)
+        if files.ended and (stands or files.has_settled(row, reply.at or 0.0)):
             return recorded_end(files.ended.status, files.state, files.ended.at, status)
         self._note(status, files, row is None or row.state.ended or record.in_allocation, reply, now)
         return status

@@ -122,6 +122,40 @@ def test_runs_that_ended_well_need_no_question(context: Context, slurm: Slurm) -
     assert slurm.asked == []
 
 
+@pytest.mark.parametrize("by", ["requeue", "chain", ""])
+@pytest.mark.parametrize("end", [State.FAILED, State.CANCELLED])
+def test_an_ended_run_waits_again_if_its_job_was_requeued(
+    context: Context, slurm: Slurm, clock: HandClock, end: State, by: str
+) -> None:
+    spec = replace(RECORD.spec, requeue=bool(by), requeue_by="chain" if by == "chain" else "")
+    add(context, run_state=state(end, ended_at=NOW), spec=spec)
+    slurm.rows = [row(end.value)]
+    clock.time += 5
+    assert [s.state for s in statuses(context=context)] == [end]
+    before, slurm.rows = slurm.rows, [row("PENDING", reason="BeginTime")]
+    clock.time += 5
+    expected = State.PENDING if by == "requeue" else end
+    assert [s.state for s in statuses(context=context)] == [expected]
+    clock.time += 3600
+    assert [s.state for s in statuses(context=context)] == [expected]
+    slurm.rows = before
+    clock.time += 5
+    assert [s.state for s in statuses(context=context)] == [end]
+
+
+def test_an_end_that_slurm_has_forgotten_keeps_its_reason(
+    context: Context, slurm: Slurm, clock: HandClock
+) -> None:
+    spec = replace(RECORD.spec, requeue=True)
+    add(context, run_state=state(updated_at=NOW - 60), spec=spec)
+    slurm.rows = [row("OUT_OF_MEMORY")]
+    before = statuses(context=context)
+    slurm.rows = []
+    clock.time += 9
+    after = statuses(context=context)
+    assert [(s.state, s.reason) for s in before] == [(s.state, s.reason) for s in after]
+
+
 def test_accounting_is_asked_only_for_jobs_that_left_the_queue(context: Context, slurm: Slurm) -> None:
     add(context, "41")
     add(context, "42", NOW + 1, token="other")
