@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.checks import names
 from clusterrun.preflight.observations import ABSENT
 from clusterrun.preflight.session import connection_findings, partition_findings
 from clusterrun.preflight.session.explanation import Explanation, NetworkFinding
@@ -61,6 +62,7 @@ _AND_NAME = "; is that its address? getent hosts {0}, scontrol show node {0}"
 _PARTLY = (
     "do its routes or a firewall keep it from {}? ip route get ADDRESS there, iptables -S, nft list ruleset"
 )
+_NAME = "mend /etc/hosts or the resolver of this node"
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
 
@@ -180,6 +182,15 @@ def _of_single(
         explanation.explain_gone(node.node, Grade.UNDETERMINED, message, remedy)
         return
     if not answered and (unanswered != (HOST,) or node.is_excused):
+        return
+    # srun on the first node looks the name up too, and then launches nothing at a wrong address.
+    seen = {viewer: state.nodes[viewer].resolved.get(node.name, "").partition(" ")[0] for viewer in present}
+    elsewhere = {seen[viewer] for viewer in answered if seen.get(viewer)}
+    if unanswered == (HOST,) and elsewhere and seen[HOST] and seen[HOST] not in elsewhere:
+        wrong = f"resolves {node.name} as {seen[HOST]}, where nothing answers"
+        wrong += f"; on {state.names(answered)} it is {', '.join(sorted(elsewhere))}, where it answers"
+        explanation.add(HOST, Finding(names.NAME, Grade.FAIL, wrong, _NAME))
+        explanation.explain_gone(node.node, Grade.PASS, f"{message}: {host} {wrong}", "mend the name")
         return
     # An agent joins over its link to the coordinator's node. Several broken links are less likely.
     if unanswered == (HOST,) and not (answered and node.listens):

@@ -908,6 +908,13 @@ def test_a_node_whose_name_resolves_to_a_dead_address_is_reported_with_that_addr
     assert blamed(outcome) == {2}
 
 
+def test_the_first_node_is_at_fault_if_it_alone_resolves_the_name_of_an_absent_node_wrongly() -> None:
+    faults = Faults(agentless={2}, cut={(0, 2)}, hosts={0: {2: "10.9.9.9"}})
+    outcome = examined(orders(4), faults)
+    assert (blamed(outcome), bad_links(outcome)) == ({0}, set())
+    assert "resolves n0002 as 10.9.9.9" in outcome.report.nodes[0].findings[0].message
+
+
 @pytest.mark.parametrize("away", [{3, 4}, {1, 2, 3, 4}])
 def test_several_nodes_absent_without_a_reason_are_not_blamed_and_one_is(away) -> None:
     why = "its agent did not join within 15 s"
