@@ -166,6 +166,9 @@ def _read(scope: Scope) -> Reading:
         is_inner = is_inner or statement.line in printed
         if not is_function and not is_inner and POSITIONAL.search(text):
             text = statement.text.partition("\n")[0]
+            is_replaced = (PartOutcome.SETUP, PartOutcome.NEEDLESS)
+            own = [part for part in parts if (part.line, part.text) == (statement.line, statement.text)]
+            parts = [part for part in parts if part not in own or part.outcome not in is_replaced]
             parts.append(Part(statement.line, text, PartOutcome.UNTRANSLATED, NEEDS_ARGUMENTS))
     for skipped in scope.source.skipped:
         outcome, reason = PartOutcome.NEEDLESS, _IS_SKIPPED

@@ -216,7 +216,12 @@ RULES = (
         "srun reads it, and clusterrun has a step of its own: give the option as --srun KEY=VALUE",
     ),
     Rule(
-        lambda facts: facts.is_assignment and not (facts.is_read or facts.is_inherited) and facts.is_constant,
+        lambda facts: (
+            facts.is_assignment
+            and not (facts.is_read or facts.is_inherited)
+            and facts.is_constant
+            and facts.statement.only_reads
+        ),
         _NEEDLESS,
         "its value is in the line, as far as it is needed",
     ),

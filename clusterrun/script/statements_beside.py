@@ -186,6 +186,8 @@ def read_before(
     # Such a line may set variables that the script does not name.
     place = max((index for index, line in enumerate(lines, 1) if _SETS_UNSEEN.match(line)), default=0)
     lines[place:place] = checks
+    is_check = {(part.line, part.text) for part in check_parts}
+    own_parts = [part for part in own_parts if (part.line, part.text) not in is_check]
     return Reading(setup=tuple(lines), requeues=requeues, parts=(*parts, *own_parts, *check_parts))
 
 

@@ -43,6 +43,22 @@ def test_every_directive_and_statement_of_a_recorded_script_is_accounted_for(pat
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_statement_of_a_recorded_script_has_one_outcome_and_its_setup_line(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    conversion = convert(text)
+    runs = conversion.runs or (conversion,)
+    in_line = "\n".join(value for run in runs for _, value in run.options)
+    for statement in ShellSource(text).statements:
+        own = [
+            part for part in conversion.parts if (part.line, part.text) == (statement.line, statement.text)
+        ]
+        assert len({part.outcome for part in own} - {PartOutcome.OPTION}) < 2
+        is_setup = any(part.outcome is PartOutcome.SETUP for part in own)
+        # The line has the values of Slurm's counts of tasks.
+        assert not is_setup or statement.text in in_line or "$SLURM_" in statement.text
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
     parts = convert(path.read_text(encoding="utf-8")).parts
     silent = [part for part in parts if part.outcome in (PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED)]
