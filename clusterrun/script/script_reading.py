@@ -33,6 +33,7 @@ from clusterrun.script.interpreter_calls import (
     shell_script,
 )
 from clusterrun.script.launch_commands import (
+    ACTIVATORS,
     LaunchCommand,
     launch_in,
 )
@@ -60,6 +61,8 @@ _SHELL_COMMANDS = (
     *("sbatch", "scontrol", "squeue", "sacct", "scancel", "git", "pip", "pip3", "tee", "cat", "grep", "sed"),
     *("awk", "find", "ln", "mv", "chmod", "wget", "curl", "ray", "jupyter", "seff", "nvcc", "make", "cmake"),
 )
+# Programs that prepare a training, and are the work of a script that has no other.
+_PREPARING = ("jupyter", "make", "cmake", "pip", "pip3", "git", "wget", "curl", "nvcc", "rsync", "tar", "cp")
 # Modules that are tools, and no training script.
 _TOOLS = ("pip", "venv", "ensurepip", "http.server", "json.tool", "zipfile")
 # A document in which the shell expands nothing.
@@ -101,7 +104,7 @@ def read_script(
 def _read(scope: Scope) -> Reading:
     statements = scope.source.statements
     training: Candidate | None = None
-    candidates = [*_candidates(scope)]
+    candidates = [*_candidates(scope)] or [*_preparations(scope)]
     # ``if [ "$1" = test ]; then python test.py; exit; fi`` is another use of the script.
     others = [other for other in candidates if not _exits(other)]
     if any(other.training.kind >= TrainingKind.PYTHON for other in others):
@@ -296,6 +299,15 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
         yield from of_commands or of_block
 
 
+def _preparations(scope: Scope) -> Iterator[Candidate]:
+    """Yield the programs of a script that starts nothing which could train."""
+    for statement in scope.source.statements if not scope.depth else ():
+        for command in statement.commands if statement.is_plain else ():
+            if command.program in _PREPARING:
+                training = Training(TrainingKind.PROGRAM, command, plain_launch(command.names))
+                yield Candidate(statement, training, None)
+
+
 def _remote_text(names: tuple[str, ...]) -> str:
     """Return the shell text that ``ssh HOST TEXT`` runs."""
     place = 1
@@ -403,4 +415,6 @@ def _runs_python(names: tuple[str, ...]) -> bool:
 def _is_program(command: Command) -> bool:
     name = command.names[0] if command.names else ""
     is_known = bool(name) and not command.program.startswith("$")
+    if name in ACTIVATORS and "run" in command.names[1:2]:
+        return True
     return is_known and name not in (*HELPERS, *PREPARES, *_SHELL_COMMANDS)

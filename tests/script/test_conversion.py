@@ -1431,3 +1431,19 @@ def test_set_u_counts_in_a_group() -> None:
 )
 def test_values_are_those_of_their_place(lines: str, line: str) -> None:
     assert typed(converted(lines)) == line
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ("module load x\njupyter nbconvert --execute a.ipynb", "jupyter nbconvert --execute a.ipynb"),
+        ("make all\n./prog", "--setup 'make all || :' ./prog"),
+        (
+            "wandb offline\nconda run -n e wandb agent x",
+            "--setup 'wandb offline || :' conda run -n e wandb agent x",
+        ),
+        ("echo a\nhostname", "COMMAND"),
+    ],
+)
+def test_the_only_program_of_a_script_is_its_command(lines: str, line: str) -> None:
+    assert typed(converted(lines)).removeprefix("submit ").removeprefix("--setup 'module load x' ") == line
