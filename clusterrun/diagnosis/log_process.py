@@ -120,7 +120,7 @@ class LogProcess:
             return
         if _FINISHED.search(text):
             self.steps += STEPS_AFTER_SURVIVED
-        elif STEP.search(text):
+        elif STEP.search(text) and "100%|" not in text:  # ranks that load files end such bars
             self.steps += 1
             self.last_step = place.order
         elif self.places:

@@ -148,8 +148,8 @@ class RunDetector:
         if letters in self._head:
             if not self._has_begun_again and order - self._head[letters] < OF_RANKS:
                 self._printed_twice.add(letters)
-        elif not has_ended and is_plain_output(text) and not meaning(text):
-            first_order = next(iter(self._head.values()), order)
-            if len(self._head) < HEAD_LINES and order - first_order < OF_RANKS:
+        elif not has_ended and len(self._head) < HEAD_LINES:
+            is_near = order - next(iter(self._head.values()), order) < OF_RANKS
+            if is_near and is_plain_output(text) and not meaning(text):
                 self._head[letters] = order
         return False

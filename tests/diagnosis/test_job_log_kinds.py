@@ -827,3 +827,12 @@ def test_the_error_of_a_thread_is_not_that_of_a_rank_that_timed_out_in_a_collect
         "srun: error: n1: task 0: Exited with exit code 1",
     )
     assert "ValueError: batch 7 is empty" in diagnosis.message and diagnosis.culprits == ()
+
+
+def test_bars_that_other_ranks_complete_do_not_show_that_an_error_was_survived() -> None:
+    diagnosis = diagnosed(
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 112.00 MiB.",
+        *["Loading modules: 100%|##########| 4/4 [00:15<00:00,  3.85s/it]"] * 3,
+        *(f"srun: error: n{node}: task {node}: Exited with exit code 1" for node in (2, 1)),
+    )
+    assert diagnosis.verdict is Verdict.OUT_OF_MEMORY
