@@ -178,7 +178,8 @@ class _LogVerdict:
         self._unended = self._tracebacks_without_exception(of_launchers=False)
         earlier = [_LogVerdict(run).diagnose() for run in log.earlier]
         self._earlier = [diagnosis for diagnosis in earlier if diagnosis.verdict is not Verdict.UNDETERMINED]
-        self._runs = f"{log.runs} {'attempts of the job' if log.is_restarted else 'runs'}"
+        name_of_runs = "attempts of the job" if log.is_restarted else "runs"
+        self._runs = f"{log.runs} {name_of_runs}"
         self._last_lines = tuple(f"last line: {line}" for line in log.last_lines[-3:])
 
     def diagnose(self) -> Diagnosis:

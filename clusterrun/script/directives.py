@@ -295,13 +295,13 @@ def task_counts(directives: Sequence[Directive]) -> dict[str, str]:
     values = _values(directives)
     nodes = _nodes(values) or 1
     per_node = _tasks_per_node(values)
-    given = _tasks_per_node({directive.name: directive.value for directive in directives})
+    as_written = _tasks_per_node({directive.name: directive.value for directive in directives})
     is_range = "-" in values.get("nodes", "")
     total = last_number(values.get("ntasks", "")) or (0 if is_range else nodes * per_node)
     counts = {
         "SLURM_NTASKS": total,
         "SLURM_NPROCS": total,
-        "SLURM_NTASKS_PER_NODE": given or per_node,
+        "SLURM_NTASKS_PER_NODE": as_written or per_node,
         "SLURM_CPUS_PER_TASK": last_number(values.get("cpus-per-task", "")),
         "SLURM_GPUS": values.get("gpus"),
         "SLURM_GPUS_PER_NODE": values.get("gpus-per-node"),

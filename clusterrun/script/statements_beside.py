@@ -264,9 +264,9 @@ def _values_before(scope: Scope, statement: Statement) -> list[str]:
 
     The file is not read.
     """
-    words = statement.commands[0].names
-    is_sourced = words[:1] in (("source",), (".",)) and len(words) > 1
-    if not is_sourced or KNOWN_FILES.search(words[1]) or scope.text_of(words[1], statement.line):
+    argv = statement.commands[0].names
+    is_sourced = argv[:1] in (("source",), (".",)) and len(argv) > 1
+    if not is_sourced or KNOWN_FILES.search(argv[1]) or scope.text_of(argv[1], statement.line):
         return []
     others = scope.source.statements
     before = {name for other in others if other.line < statement.line for name in other.sets - other.exports}

@@ -109,11 +109,11 @@ def _read_shown(job_id: str, block: str) -> ForeignJob | None:
 def _of_array(tasks: Sequence[ForeignJob]) -> ForeignJob | None:
     """Return the first task that runs, else that failed, else that ended, with the states of all tasks."""
     in_order = sorted(tasks, key=lambda task: int(task.job_id.partition("_")[2]))
-    words = tuple((task.job_id, task.word) for task in in_order) if len(in_order) > 1 else ()
+    states = tuple((task.job_id, task.word) for task in in_order) if len(in_order) > 1 else ()
     last = (State.CANCELLED, State.COMPLETED, State.PENDING)
     order = (State.RUNNING, *(state for state in State if state not in last), *last)
-    shown = min(in_order, key=lambda task: order.index(task.state), default=None)
-    return replace(shown, tasks=words) if shown else None
+    chosen = min(in_order, key=lambda task: order.index(task.state), default=None)
+    return replace(chosen, tasks=states) if chosen else None
 
 
 def accounting_argv(job_id: str) -> tuple[str, ...]:

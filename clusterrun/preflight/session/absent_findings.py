@@ -184,10 +184,17 @@ def _of_single(
     if not answered and (unanswered != (HOST,) or node.is_excused):
         return
     # srun on the first node looks the name up too, and then launches nothing at a wrong address.
-    seen = {viewer: state.nodes[viewer].resolved.get(node.name, "").partition(" ")[0] for viewer in present}
-    elsewhere = {seen[viewer] for viewer in answered if seen.get(viewer)}
-    if unanswered == (HOST,) and elsewhere and seen[HOST] and seen[HOST] not in elsewhere:
-        wrong = f"resolves {node.name} as {seen[HOST]}, where nothing answers"
+    address_by_viewer = {
+        viewer: state.nodes[viewer].resolved.get(node.name, "").partition(" ")[0] for viewer in present
+    }
+    elsewhere = {address_by_viewer[viewer] for viewer in answered if address_by_viewer.get(viewer)}
+    if (
+        unanswered == (HOST,)
+        and elsewhere
+        and address_by_viewer[HOST]
+        and address_by_viewer[HOST] not in elsewhere
+    ):
+        wrong = f"resolves {node.name} as {address_by_viewer[HOST]}, where nothing answers"
         wrong += f"; on {state.names(answered)} it is {', '.join(sorted(elsewhere))}, where it answers"
         explanation.add(HOST, Finding(names.NAME, Grade.FAIL, wrong, _NAME))
         explanation.explain_gone(node.node, Grade.PASS, f"{message}: {host} {wrong}", "mend the name")
