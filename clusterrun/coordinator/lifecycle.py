@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from clusterrun.preflight.session.session import Session
 
 RESERVE_SECONDS = 30.0
-# Ends for which ranks get the time that Slurm gives them to save.
 # Agents that end within this time after Slurm's message about their memory end because of it.
 MEMORY_SECONDS = 5.0
+# Ends for which ranks get the time that Slurm gives them to save.
 ENDED_FROM_OUTSIDE = (State.CANCELLED, State.TIMEOUT, State.PREEMPTED)
 
 

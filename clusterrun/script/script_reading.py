@@ -388,11 +388,10 @@ def _block(
 ) -> Reading:
     """Return what the statements of a function, a loop, a branch or a group ask for."""
     source = ShellSource(
-        body.text,
+        body,
         {**scope.source.constants, **(constants or {})},
         arguments,
         scope.source.functions if functions is None else functions,
-        lines_above=body.line - 1,
         environment=scope.source.environment,
     )
     return _read(_inner(scope, source, arguments))

@@ -242,23 +242,22 @@ class ShellSource:
 
     def __init__(
         self,
-        text: str,
+        source: str | Body,
         constants: Mapping[str, Constant] | None = None,
         arguments: tuple[str, ...] | None = None,
         functions: Mapping[str, Body] | None = None,
-        lines_above: int = 0,
         environment: Mapping[str, str] | None = None,
         sourced: Mapping[str, set[str]] | None = None,
     ) -> None:
-        """Parse ``text``.
+        """Parse ``source``, which is a file or a block of one.
 
         ``constants``: values of variables that the script does not set itself. ``arguments``: those of the
         script; None if they are known only when it runs. ``functions``: those that were defined before it.
-        ``lines_above``: lines of the file above ``text``. ``environment``: values of variables and arguments
-        with which conditions are evaluated, and nothing else. ``sourced``: the variables that each file sets
-        which it sources.
+        ``environment``: values of variables and arguments with which conditions are evaluated, and nothing
+        else. ``sourced``: the variables that each file sets which it sources.
         """
-        self._lines_above = lines_above
+        line, text = (source.line, source.text) if isinstance(source, Body) else (1, source)
+        self._lines_above = lines_above = line - 1
         self._bytes = text.replace("\r\n", "\n").encode("utf-8", "replace")
         root = parsed(self._bytes)
         self.has_errors = root.has_error

@@ -343,7 +343,7 @@ def _with_readers(statements: Sequence[Statement]) -> Iterator[tuple[Statement, 
 def _parts_of_handler(scope: Scope, function: Statement) -> Iterator[Part]:
     """Yield what a signal's handler does beside the requeue of the job."""
     body = scope.source.functions.get(function_name(function))
-    source = ShellSource(body.text, lines_above=body.line - 1) if body else None
+    source = ShellSource(body) if body else None
     for statement in source.statements if source else ():
         names = {command.program for command in statement.commands if command.names}
         # The ranks get the signal of the job, without a handler that passes it on.

@@ -23,7 +23,7 @@ HOOKS = {
     "agent/orphaned_job.py OrphanedJob renew",
     "agent/rank_processes.py RankProcesses instrumented",
     "coordinator/io/event_hook.py EventHook note",
-    "coordinator/io/launcher.py Launcher ended",
+    "coordinator/io/launcher.py Launcher happened",
     "coordinator/io/run_directory.py ReportFiles note",
     "coordinator/io/scheduler.py Scheduler happened",
     "coordinator/io/scheduler.py Scheduler note",

@@ -64,7 +64,6 @@ class CoordinatorService:
         self._driver = driver = MachineDriver(self._loop, machine, _now)
         happened = self._happened = driver.happened
         self._launcher = Launcher(self._loop, launch, happened)
-        self._launcher.memory_killed = lambda node, line: happened(events.MemoryKilled(node, line))
         self._server = Server(self._loop, listener, launch.bootstrap)
         self._log = RunLog(paths)
         self._note = self._log.note

@@ -7,7 +7,7 @@ import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from clusterrun.coordinator.events import LauncherEnded
+from clusterrun.coordinator.events import LauncherEnded, MemoryKilled
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
@@ -15,6 +15,7 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.phrases import code_in_words
 from clusterrun.protocol.bootstrap import Bootstrap, encode_bootstrap
 from clusterrun.runtime.event_loop import EventLoop
+from clusterrun.runtime.machine_events import Event
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.stderr import say
 from clusterrun.slurm_text.srun_messages import (
@@ -67,10 +68,8 @@ class Launcher:
     agents that have joined. An older launch that ends beside a newer one is seen by the end of its agents.
     """
 
-    def __init__(self, loop: EventLoop, launch: Launch, ended: Callable[[LauncherEnded], None]) -> None:
-        self._loop, self._launch, self._ended = loop, launch, ended
-        # Called with the node and the line if the step is killed for its memory.
-        self.memory_killed: Callable[[str, str], None] = lambda node, line: None
+    def __init__(self, loop: EventLoop, launch: Launch, happened: Callable[[Event], None]) -> None:
+        self._loop, self._launch, self._happened = loop, launch, happened
         self._living: set[int] = set()
         self._older: set[int] = set()
         self._code = 0
@@ -157,11 +156,11 @@ class Launcher:
             self._agent_ended(self._code)
 
     def _all_ended(self) -> None:
-        self._ended(LauncherEnded(self._code, tuple(self._output), True, bool(self._older), self._starts))
+        self._happened(LauncherEnded(self._code, tuple(self._output), True, bool(self._older), self._starts))
 
     def _agent_ended(self, code: int) -> None:
         def report() -> None:
-            self._ended(LauncherEnded(code, tuple(self._output), whole=False, launch=launch))
+            self._happened(LauncherEnded(code, tuple(self._output), whole=False, launch=launch))
 
         launch = self._starts
         if not self._has_agent_ended:
@@ -200,7 +199,7 @@ class Launcher:
         elif _NOT_LAUNCHED.match(line):
             self._agent_ended(1)
         if (node := memory_kill(line)) is not None:
-            self.memory_killed(node, line)
+            self._happened(MemoryKilled(node, line))
         if self._shown <= _MOST_SHOWN:
             say(line)
 
