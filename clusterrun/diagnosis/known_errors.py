@@ -91,7 +91,7 @@ GPU_MEMORY = KnownError(
 
 # NCCL does not say why, unless NCCL_DEBUG is set.
 PART_ENDED = KnownError(
-    r"^_?queue\.Empty\b|\bBrokenBarrierError\b",
+    r"^_?queue\.Empty\b|\bBrokenBarrierError\b|^OSError: handle is closed$",
     "another thread or process of this rank had ended",
     "look at what that thread or process printed: this one only waited for it",
     consequence=True,

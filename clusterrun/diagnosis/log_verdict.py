@@ -208,7 +208,7 @@ class _LogVerdict:
             notes += [f"an earlier one ended so: {message}" for message in messages][:MOST_EARLIER]
         if self._log.not_loaded and diagnosis.verdict is Verdict.CRASHED:
             notes.append(f"before that: {' '.join(self._log.not_loaded)}")
-        elif diagnosis.verdict is Verdict.CRASHED:
+        elif diagnosis.verdict in (Verdict.CRASHED, Verdict.UNDETERMINED):
             not_started = [end.line for end in self._all_ends if end not in self._ends]
             notes += [f"before that: {line}" for line in not_started[:1]]
         return replace(diagnosis, evidence=(*diagnosis.evidence, *notes))

@@ -7,7 +7,13 @@ import signal
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from clusterrun.diagnosis.known_errors import LAUNCHER_FAILED, RENDEZVOUS_LOST, KnownError, meaning
+from clusterrun.diagnosis.known_errors import (
+    LAUNCHER_FAILED,
+    PART_ENDED,
+    RENDEZVOUS_LOST,
+    KnownError,
+    meaning,
+)
 from clusterrun.diagnosis.stacks import Doing, function_of, is_library, line_of, location, short
 from clusterrun.diagnosis.torchrun_report import TorchrunReport
 from clusterrun.model.frozen import frozen, replace
@@ -71,6 +77,10 @@ _COMPLAINT = re.compile(
 )
 # A warning of Python's, or of a library, which is printed once and hides nothing.
 _NOISE = re.compile(r"\wWarning\b|^\[W\d|NCCL WARN|\*\*\* End of error message")
+# A program warns of a library that it does without.
+_DOES_WITHOUT = re.compile(
+    r"(?:[IW] \w+/|(?i:warn(?:ing)?:? )).*(?:ImportError|ModuleNotFoundError|cannot open shared object)"
+)
 # Lines of an error that the list of errors has, and the numbers in which equal lines of ranks differ.
 _OF_AN_ERROR = re.compile(
     r"^\[rank\d+\]:|^\s|^[\w.]*(?:Error|Exception)\b|^Fatal Python|^terminate called|Exception in thread "
@@ -495,7 +505,7 @@ class _Reader:
             self._append(self._error(at, text.strip()))
         elif what and self._thrown and not meaning(text):
             self._append(replace(self._error(at, f"{self._thrown}: {what[1]}"), ends=True))
-        elif row := meaning(text):
+        elif not _DOES_WITHOUT.match(text) and (row := meaning(text)):
             last = self._newest()
             goes_on = last is not None and last.row is row and at - last.at <= SAME_DUMP
             # Ranks without marks print the same line. Other lines of one row belong to one message.
@@ -553,6 +563,8 @@ class _Reader:
         error = replace(self._error(at, text), frame=self._frame, row=meaning(text), origin=self._origin)
         if "_call_store" in self._library:
             error = replace(error, row=RENDEZVOUS_LOST)
+        elif "/multiprocessing/" in self._library and "pickle data was truncated" in text:
+            error = replace(error, row=PART_ENDED)
         if self._rival:
             error = replace(error, more=f", or {short(self._rival)}: lines of several processes are mixed")
         elif self._library and not (self._frame or error.is_consequence or is_report(error)):

@@ -836,3 +836,35 @@ def test_bars_that_other_ranks_complete_do_not_show_that_an_error_was_survived()
         *(f"srun: error: n{node}: task {node}: Exited with exit code 1" for node in (2, 1)),
     )
     assert diagnosis.verdict is Verdict.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not load dynamic library "
+        "'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open shared object file: No such file",
+        "Warning: no fused kernels. The error was: ModuleNotFoundError(\"No module named 'apex_C'\")",
+    ],
+)
+def test_a_library_that_a_program_does_without_is_not_the_failure(warning: str) -> None:
+    diagnosis = diagnosed(f"2024-03-05 11:20:09.001: {warning}", *EXCEPTION)
+    assert diagnosis.message.startswith("a process failed first: ValueError: batch 7 is empty")
+    assert "library" not in diagnosis.remedy and "package" not in diagnosis.remedy
+
+
+def test_processes_that_lost_their_parent_or_their_queue_did_not_fail_first() -> None:
+    spawned = [
+        "Traceback (most recent call last):",
+        '  File "<string>", line 1, in <module>',
+        '  File "/envs/a/lib/python3.10/multiprocessing/spawn.py", line 126, in _main',
+        "    self = reduction.pickle.load(from_parent)",
+        "_pickle.UnpicklingError: pickle data was truncated",
+    ]
+    assert "ValueError: batch 7 is empty" in diagnosed(*spawned, *EXCEPTION).message
+    assert "ValueError: batch 7 is empty" in diagnosed("OSError: handle is closed", *EXCEPTION).message
+
+
+def test_a_file_that_a_script_lacked_is_shown_if_the_log_has_no_other_error() -> None:
+    missing = "/home/eve/run.sh: line 4: /tmp/venv/bin/activate: No such file or directory"
+    diagnosis = diagnosed(missing, "loading the model", "step 1 loss 0.4", "step 2 loss 0.3")
+    assert diagnosis.verdict is Verdict.UNDETERMINED and f"before that: {missing}" in diagnosis.evidence
