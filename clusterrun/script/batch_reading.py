@@ -38,7 +38,7 @@ PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACT
 PREPARATIONS = {
     *PREPARES,
     *PRINTS,
-    *("mkdir", "ulimit", "umask", "unset", "eval", "set", "shopt", "[", "[[", "trap"),
+    *("mkdir", "ulimit", "umask", "unset", "eval", "set", "shopt", "[", "[[", "trap", "read", "mapfile"),
 }
 # Commands that leave the shell as it is: programs, tests, and the end of the script.
 EXTERNAL = {

@@ -18,6 +18,8 @@ SOME_VALUE = "\ue025"
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "ntasks-per-gpu")
 _SIZES = (*_TASKS, "cpus-per-task", "cpus-per-gpu")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
+# Words of ``--time`` for no limit.
+_NO_LIMIT = re.compile(r"(?i)unlimited|infinite|-1")
 # An item of ``--gres`` that asks for GPUs.
 _OF_GRES = re.compile(r"(?:gres[/:])?gpu\b")
 # A type may begin with a digit, or be a number: ``gpu:2080ti``, ``gpu:3090:2``.
@@ -139,6 +141,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         name, value = directive.name, directive.value
         # A plugin of sbatch may have an option with the name of another one of submit.
         ours = _OTHER_NAMES.get(name, name if name in OPTIONS and not OPTIONS[name].refused else "")
+        ours = "" if ours == "time" and _NO_LIMIT.fullmatch(value) else ours
         is_gpus = name in _GPUS and name != "gres"
         is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
         if name in OPTIONS and OPTIONS[name].takes == "required" and not value:

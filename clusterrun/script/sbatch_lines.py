@@ -34,7 +34,7 @@ def read_directives(text: str) -> tuple[Directive, ...]:
     for number, line in enumerate(text.replace("\r", "").split("\n"), 1):
         if line.startswith("#SBATCH"):
             directives += in_words(number, line[len("#SBATCH") :])
-        elif line.strip() and not line.startswith("#"):
+        elif line.strip() and not line.lstrip().startswith("#"):
             break
     return tuple(directives)
 

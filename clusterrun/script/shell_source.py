@@ -802,7 +802,8 @@ class ShellSource:
             return self.arguments[int(match[1]) - 1 :]
         text = re.sub(r"^(\w+|[@*]):?\?.*", r"\1", text, flags=re.DOTALL)  # ``${1:?usage}``
         text, separator, default = text.partition(":-") if ":-" in text else text.partition("-")
-        if default[:1] == default[-1:] == '"':
+        quotes = '"' if node.parent and node.parent.type == "string" else "'\""
+        if default[:1] == default[-1:] and default[:1] in quotes and len(default) > 1:
             default = default[1:-1]
         name = text.removesuffix("[@]").removesuffix("[*]")
         is_list = name != text or name in ("@", "*")
@@ -814,8 +815,8 @@ class ShellSource:
             value = self.arguments if is_list else "".join(self.arguments[place : place + 1])
         if separator and name.isdecimal() and self.arguments is None:
             value = ""  # the line has no arguments of the batch script
-        if separator and value in ("", ()) and not set(default) & set("$`'\"\\"):
-            return default
+        if separator and value in ("", ()):
+            return None if set(default) & set("$`'\"\\") else default
         return value if isinstance(value, tuple) == is_list else None
 
 

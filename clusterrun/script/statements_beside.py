@@ -96,6 +96,8 @@ _INDIRECT = re.compile(r"\$\{![A-Za-z_]\w*\}", re.ASCII)
 _CERTAIN = ("variable_assignment", "declaration_command", "subshell", "compound_statement")
 # A variable that must be set there.
 _EXPANDED = re.compile(r"(?<!\\)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)", re.ASCII)
+# ``${A:+$A}`` and the like, without another one inside.
+_ALTERNATIVE = re.compile(r"\$\{\w+:?[-+=][^{}]*\}", re.ASCII)
 # Variables that Slurm sets only if an option asks for what they count.
 _OF_RESOURCES = re.compile(r"SLURM_(?:NTASKS_PER_\w+|CPUS_PER_\w+|GPUS_PER_\w+|MEM_PER_\w+|ARRAY_\w+)")
 _OF_SLURM = re.compile(r"\bSLURM_[A-Z_]+\b")
@@ -204,8 +206,7 @@ def _unset_checks(
             start = statement if match[1] == "-" else None
         is_certain = statement.is_plain or statement.kind in _CERTAIN
         if start and is_certain:
-            # The shell expands no single quotes.
-            text = re.sub(r"'[^']*'", "", statement.text)
+            text = _without_alternatives(statement.text)
             names.update(dict.fromkeys(name for name in _EXPANDED.findall(text) if name not in is_set))
         is_set |= statement.sets
     lines = [f": {' '.join(f'${{{name}?}}' for name in names if not name.startswith('SLURM_'))}"]
@@ -215,6 +216,14 @@ def _unset_checks(
             reason = "set -u ends the script here: no #SBATCH line sets it"
             parts.append(Part(start.line, f"${name}", PartOutcome.UNTRANSLATED, reason))
     return (lines if parts else []), parts
+
+
+def _without_alternatives(text: str) -> str:
+    """Return shell code without ``'…'``, which is not expanded, and ``${A:+$A}``, which ``set -u`` allows."""
+    text, before = re.sub(r"'[^']*'", "", text), ""
+    while text != before:
+        before, text = text, _ALTERNATIVE.sub("", text)
+    return text
 
 
 def _exported(statements: Sequence[Statement]) -> list[Statement]:

@@ -1447,3 +1447,23 @@ def test_values_are_those_of_their_place(lines: str, line: str) -> None:
 )
 def test_the_only_program_of_a_script_is_its_command(lines: str, line: str) -> None:
     assert typed(converted(lines)).removeprefix("submit ").removeprefix("--setup 'module load x' ") == line
+
+
+@pytest.mark.parametrize("word", ["${A:+--a $A}", "${A:-$B}", "${A:-${B:-$C}}", "'$A'"])
+def test_a_word_that_an_unset_variable_leaves_empty_does_not_end_the_run(word: str) -> None:
+    assert not [line for line in setup_of(f"set -u\npython t.py {word}") if line.startswith(": ")]
+
+
+def test_directives_behind_an_indented_comment_are_read_as_sbatch_does() -> None:
+    lines = "#SBATCH --gpus=2\n   # two are enough\n\n\t# really\n#SBATCH --mem=8G\npython t.py"
+    assert "--mem 8G" in typed(converted(lines))
+
+
+@pytest.mark.parametrize("limit", ["UNLIMITED", "infinite"])
+def test_a_time_without_limit_is_passed_on(limit: str) -> None:
+    assert f"--sbatch time={limit}" in typed(converted(f"#SBATCH --time={limit}\nsrun python t.py"))
+
+
+@pytest.mark.parametrize("word", ["${1:-'/data/a b'}", '"${1:-/data/a b}"'])
+def test_the_default_of_an_argument_is_in_the_line_without_its_quotes(word: str) -> None:
+    assert converted(f'D={word}\npython t.py --data "$D" --n 1').command[-3:] == ("/data/a b", "--n", "1")
