@@ -309,9 +309,12 @@ def _number(process: JobProcess) -> RankName | None:
 
 
 def _slurm_number(process: JobProcess) -> RankName | None:
-    """Return the number of a task of srun. The batch script and what it starts are no task."""
+    """Return the number of a task of srun. The batch script and what it starts are no task.
+
+    Their step has no number, or a negative one (Slurm 26.05).
+    """
     number = _digits(process.environment.get(SLURM_TASK, ""))
-    if number < 0 or not process.environment.get("SLURM_STEP_ID"):
+    if number < 0 or _digits(process.environment.get("SLURM_STEP_ID", "")) < 0:
         return None
     return RankName(SLURM_TASK, number, max(0, _digits(process.environment.get(SLURM_TASKS, ""))))
 

@@ -98,8 +98,10 @@ def test_a_task_of_srun_is_the_python_below_its_shell() -> None:
     assert ranks(shell, process(21, 20, **task), process(22, 21, **task)) == [(21, "SLURM_PROCID", 1, 2)]
 
 
-def test_a_background_process_of_the_batch_script_is_no_srun_task() -> None:
-    batch = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
+# In Slurm 26.05 the batch script has the number of its step.
+@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "-5"}])
+def test_a_background_process_of_the_batch_script_is_no_srun_task(step: dict[str, str]) -> None:
+    batch = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", **step}
     script = process(30, 1, ("/bin/bash", "slurm_script"), "bash", **batch)
     srun = process(31, 30, ("srun", "python", "train.py"), "srun", **batch)
     assert ranks(script, srun) == []
