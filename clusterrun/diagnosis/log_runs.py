@@ -14,10 +14,10 @@ from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.diagnosis.log_process import STEP
 from clusterrun.diagnosis.printed_errors import is_plain_output
 
-# Lines at the beginning of a file by which another run is recognized, the letters that each has at least, and
-# those that are compared: arguments behind them may differ.
+# Another run is recognized by so many lines at the beginning of a file. Each has so many letters at least.
 HEAD_LINES = 10
 HEAD_LETTERS = 8
+# So many letters of a line are compared. The arguments behind them may differ.
 HEAD_WIDTH = 40
 # Lines within which several ranks print one line.
 OF_RANKS = 50
@@ -44,7 +44,7 @@ class RunDetector:
     def __init__(self) -> None:
         # The first lines of the file, without numbers, and the order of each.
         self._head: dict[str, int] = {}
-        # Those of them that are printed again soon: several ranks may print them.
+        # The first lines that are printed again soon, as by several ranks.
         self._printed_twice: set[str] = set()
         self._has_begun_again = False
         # The lines of the head that the last lines repeat.

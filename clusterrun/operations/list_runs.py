@@ -184,7 +184,7 @@ class RunList:
         return [status for status in statuses if self._chosen.wants(status)]
 
     def _read(self, ids: Sequence[str], inquiry: StatusQuery, oldest: float = 0.0) -> list[RunStatus]:
-        """Return the statuses of ``ids``. Those of unchanged ended runs come from the index file."""
+        """Return the statuses of ``ids``. The index file holds those of ended runs that did not change."""
         register = EndedIndex(self._context.store)
         noted = register.unchanged(ids)
         read = inquiry.statuses(
@@ -201,6 +201,7 @@ class RunList:
         """
         from clusterrun.runs.sweep_records import Sweeps  # few have sweeps
 
+        sweeps = Sweeps(self._context.store)
         runs_by_sweep: dict[str, list[RunStatus]] = {}
         for status in statuses:
             runs_by_sweep.setdefault(status.sweep or status.run_id, []).append(status)
@@ -209,7 +210,7 @@ class RunList:
             if not runs[0].sweep:
                 rows.append(runs[0])
                 continue
-            sweep = Sweeps(self._context.store).find(runs[0].sweep)
+            sweep = sweeps.find(runs[0].sweep)
             if sweep and self._chosen == EVERYTHING:
                 listed = {status.run_id for status in runs}
                 runs += self._read([run_id for run_id in sweep.run_ids if run_id not in listed], inquiry)

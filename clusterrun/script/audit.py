@@ -10,10 +10,8 @@ from clusterrun.script.batch_reading import Reading, variables_read
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.shell_source import ShellSource
 from clusterrun.script.statement_rules import RENDEZVOUS, of_tasks
-from clusterrun.script.statements_beside import ALIKE, OF_PLACE
+from clusterrun.script.statements_beside import ALIKE, EXPORTED_BY_SHELLS, OF_PLACE
 
-# Variables of every shell.
-_OF_SHELL = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID"}
 # Commands of a setup line that may set variables which no statement shows.
 _SETS_UNSEEN = re.compile(r"(?m)(?:^|[;&|{(]\s*)(?:source|\.|eval|set -a)\s|\w+\s*\(\)\s*\{|^function\s")
 # A shell script, which reads any variable that it finds.
@@ -40,7 +38,7 @@ def evaluated(source: ShellSource, reading: Reading) -> Reading:
     if not (names or reading.text_in_ranks):
         return reading
     code, setup = _code(reading.command), "\n".join(reading.setup)
-    exported = {*_OF_SHELL, *RENDEZVOUS}
+    exported = {*EXPORTED_BY_SHELLS, *RENDEZVOUS}
     for statement in ShellSource(setup).statements:
         exported |= statement.exports
         if statement.text.startswith("unset "):

@@ -63,20 +63,10 @@ ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Variables that differ between the script's shell and a rank.
 OF_PLACE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM")
-# Variables of every shell.
-OF_SHELL = (
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "PATH",
-    "PWD",
-    "SHELL",
-    "UID",
-    "HOSTNAME",
-    "RANDOM",
-    "SECONDS",
-    "OLDPWD",
-)
+# Variables that every shell has, and programs see.
+EXPORTED_BY_SHELLS = ("HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID")
+# Variables that every shell has.
+OF_SHELL = (*EXPORTED_BY_SHELLS, "HOSTNAME", "RANDOM", "SECONDS", "OLDPWD")
 # Words that each shell expands alike if it has the same variables.
 _VALUE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}|\$\(\([\w\s+*/%-]*\)\)"
 ALIKE = re.compile(

@@ -311,16 +311,16 @@ def test_a_failure_while_the_coordinator_stood_still_names_the_node_where_it_did
 OVER_MEMORY = "slurmstepd-n1: error: StepId=3.0 exceeded memory limit (698724352 > 629145600), being killed"
 
 
-@pytest.mark.parametrize("is_told_first", [True, False])
+@pytest.mark.parametrize("is_line_first", [True, False])
 @pytest.mark.parametrize("max_restarts", [0, 2])
 def test_a_step_that_slurm_kills_for_its_memory_is_out_of_memory_and_no_lost_node(
-    is_told_first: bool, max_restarts: int
+    is_line_first: bool, max_restarts: int
 ) -> None:
     """Slurm kills the ranks, the agents and srun; their ends arrive in any order."""
     tape = training(max_restarts=max_restarts)
-    told, gone = MemoryKilled("n1", OVER_MEMORY), AgentLeft(0, "it closed the connection")
+    line, agent_left = MemoryKilled("n1", OVER_MEMORY), AgentLeft(0, "it closed the connection")
     killed = failed(3, 4.9, code=-9)
-    tape.at(5.0, *((told, killed, gone) if is_told_first else (gone, killed, told)))
+    tape.at(5.0, *((line, killed, agent_left) if is_line_first else (agent_left, killed, line)))
     tape.at(5.1, LauncherEnded(137, (OVER_MEMORY,)), AgentLeft(1, "it closed the connection"))
     tape.at(5.4)
     state = ending(tape.at(60.0) + tape.at(61.0))
