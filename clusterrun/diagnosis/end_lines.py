@@ -272,8 +272,6 @@ class EndLines:
 
     def __init__(self) -> None:
         self.ends: list[EndLine] = []
-        # The order of the last line that Slurm ended the whole job; 0 without one.
-        self.whole_job_ended = 0
         self._mpi_rank, self._mpi_node, self._mpi_process = -1, "", ""
         # deepspeed or mp.spawn: each task of srun starts several ranks.
         self._tasks_are_launchers = False
@@ -295,7 +293,6 @@ class EndLines:
         if end is None:
             return False
         if end.kind in WHOLE_JOB:
-            self.whole_job_ended = order
             self._is_job_ended = self._is_job_ended or _SCHEDULER in end.words
         elif self._is_job_ended and end.kind in (EndKind.SIGNAL, EndKind.EXIT):
             end = replace(end, kind=EndKind.ENDED_BY_OTHERS)
@@ -307,7 +304,7 @@ class EndLines:
         run = copy.copy(self)
         run.ends = [end for end in self.ends if begin < end.order <= last]
         self.ends = [end for end in self.ends if not begin < end.order <= last]
-        self.whole_job_ended, self._is_terminating, self._is_job_ended = 0, False, False
+        self._is_terminating = self._is_job_ended = False
         return run
 
     def _read(self, text: str) -> EndLine | None:

@@ -17,7 +17,7 @@ from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines
 from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess
-from clusterrun.diagnosis.log_runs import RunDetector
+from clusterrun.diagnosis.log_runs import Ending, RunDetector
 from clusterrun.diagnosis.printed_errors import (
     RANK_OF_WATCHDOG,
     Error,
@@ -107,8 +107,6 @@ class JobLog:
         # The order of the last line of an earlier run, by file, and of the last line of this run.
         self._begins: dict[int, int] = {}
         self._until = sys.maxsize
-        # A process of the file's newest run printed an error that no other rank caused.
-        self._has_failed = False
         # torchrun started the ranks again.
         self.is_restarted = False
         self.nodes: dict[int, str] = {}
@@ -149,7 +147,7 @@ class JobLog:
         self._file_begins = self.order
         self._file_rank = rank
         self.splitter = LineSplitter()
-        self._run_detector, self._has_failed = RunDetector(), False
+        self._run_detector = RunDetector()
         self.report.close()
 
     def hear(self, line: str) -> None:
@@ -169,15 +167,12 @@ class JobLog:
                 self.complaint = last_complaint([*filter(is_no_consequence, self._recent)])
                 orders = [order for order, _, heard in self.tail if self.complaint in heard]
                 self.complaint_order = orders[-1] if orders else 0
+            is_of_job = self.end_lines.ends[-1].kind in WHOLE_JOB
+            self._run_detector.note(Ending.JOB if is_of_job else Ending.RANK)
             for other in self._of_file:
                 other.on_end()
             return
-        job_ended = self.end_lines.whole_job_ended > self._file_begins
-        has_ended = bool(self.end_lines.ends) and self.end_lines.ends[-1].order > self._file_begins
-        last_of_run = self._run_detector.hear(
-            self.order, text, line.time, job_ended, has_ended, self._has_failed
-        )
-        if last_of_run >= 0:
+        if (last_of_run := self._run_detector.hear(self.order, text, line.time)) >= 0:
             self._begin_run(last_of_run)
         if not self.end_lines.is_in_message:
             self._recent.append(text)
@@ -217,8 +212,9 @@ class JobLog:
             process = self.processes[self._file, source] = LogProcess(rank)
             self._of_file.append(process)
         process.hear(text, LogPlace(self.order, rank, line.node), line.logger)
-        if process.places and process.places[-1].order == self.order:
-            self._has_failed = self._has_failed or not process.listener.errors[-1].is_consequence
+        has_failed = process.places and process.places[-1].order == self.order
+        if has_failed and not process.listener.errors[-1].is_consequence:
+            self._run_detector.note(Ending.ERROR)
         # The line above an exception is indented if it has a traceback, which the listener reads.
         is_bare = len(self._recent) < 2 or not self._recent[-2][:1].isspace()
         if is_bare and (match := EXCEPTION_LINE.match(text)):
@@ -235,7 +231,7 @@ class JobLog:
         run._begins, run._until = dict(self._begins), last
         self.earlier.append(run)
         self.runs += 1
-        self._begins[self._file], self._has_failed = last, False
+        self._begins[self._file] = last
         if last >= self.order - 1:
             self.processes = {key: process for key, process in self.processes.items() if key[0] != self._file}
             self._of_file = []

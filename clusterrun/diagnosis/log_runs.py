@@ -6,6 +6,7 @@ one run may print the same lines, and torchrun may restart them, so a run begins
 
 from __future__ import annotations
 
+import enum
 import re
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -38,10 +39,20 @@ _LINK = re.compile(r"^(?:During handling of|The above exception was)")
 _SCRIPT = re.compile(r'^  File "([^"]+)", line (\d+)(, in <module>)?$')
 
 
+class Ending(enum.IntEnum):
+    """The strongest sign of a run's end that its lines hold so far."""
+
+    NONE = 0
+    ERROR = 1  # a process printed an error
+    RANK = 2  # a launcher or Slurm reported the end of a rank
+    JOB = 3  # the scheduler ended the job
+
+
 class RunDetector:
     """Reads the lines of one file, and recognizes where another run begins."""
 
     def __init__(self) -> None:
+        self._ending = Ending.NONE
         # The first lines of the file, without numbers, and the order of each.
         self._head: dict[str, int] = {}
         # The first lines that are printed again soon, as by several ranks.
@@ -60,6 +71,10 @@ class RunDetector:
         self._frame: tuple[str, str] | None = None
         self._calls: dict[tuple[str, str], str] = {}
 
+    def note(self, ending: Ending) -> None:
+        """Note a sign that the run ends."""
+        self._ending = max(ending, self._ending)
+
     def hear_end(self, order: int, text: str) -> int:
         """Read a line that may be Slurm's about the end of a job. Return what ``hear`` returns."""
         cancelled = _CANCELLED.search(text)
@@ -67,26 +82,24 @@ class RunDetector:
             return -1
         # Each job writes that line at most once.
         begins = self._job_ended if self._job not in ("", cancelled[1]) else -1
+        if begins >= 0:
+            self._ending = Ending.NONE
         self._job, self._job_ended = cancelled[1], order
         self._ended_at, self._time_before_end = cancelled[2], self._time
         return begins
 
-    def hear(self, order: int, text: str, time: str, job_ended: bool, ended: bool, failed: bool) -> int:
-        """Read another line. Return the order of the last line before another run; -1 if none has begun.
-
-        job_ended: Slurm ended the job before
-        ended: a launcher or Slurm reported the end of a rank before
-        failed: a process printed an error before
-        """
-        is_later = job_ended and time and self._is_later(time)
+    def hear(self, order: int, text: str, time: str) -> int:
+        """Read another line. Return the order of the last line before another run; -1 if none has begun."""
+        is_later = self._ending is Ending.JOB and time and self._is_later(time)
         self._time = time or self._time
         begins = order - 1 if is_later or self._is_of_next(text) else -1
         edited = self._follows_edit(order, text)
-        if begins < 0 <= edited and (ended or failed):
+        if begins < 0 <= edited and self._ending is not Ending.NONE:
             begins = edited
-        if begins < 0 and self._repeats_head(order, text, job_ended, ended, failed):
+        if begins < 0 and self._repeats_head(order, text):
             begins = order - 1
         if begins >= 0:
+            self._ending = Ending.NONE
             self._repeated, self._has_begun_again = [], True
             self._job = self._time_before_end = ""
             self._calls = {}
@@ -131,7 +144,7 @@ class RunDetector:
             return self._traceback - 1 if line != frame[1] else -1
         return -1
 
-    def _repeats_head(self, order: int, text: str, job_ended: bool, ended: bool, failed: bool) -> bool:
+    def _repeats_head(self, order: int, text: str) -> bool:
         """Return whether the file begins again after its ranks or its job have ended.
 
         One line is enough if Slurm ended the job. Else ranks that started late may print one line again.
@@ -139,11 +152,12 @@ class RunDetector:
         letters = _NO_LETTERS.sub(" ", text)[:HEAD_WIDTH]
         if len(letters) < HEAD_LETTERS or STEP.search(text) or _HEADER in text:
             return False
-        has_ended = ended or failed
+        has_ended = self._ending is not Ending.NONE
         if letters in self._head and has_ended and letters not in self._printed_twice:
             self._repeated.append(letters)
             first = next(line for line in self._head if line not in self._printed_twice)
-            return job_ended or (len(self._repeated) > 1 and (ended or first in self._repeated))
+            is_enough = self._ending >= Ending.RANK or first in self._repeated
+            return self._ending is Ending.JOB or (len(self._repeated) > 1 and is_enough)
         self._repeated = []
         if letters in self._head:
             if not self._has_begun_again and order - self._head[letters] < OF_RANKS:

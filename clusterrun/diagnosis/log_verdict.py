@@ -126,6 +126,7 @@ _REMEDIES = {
     EndKind.OUTSIDE: _ENDED_REMEDY,
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
 }
+_ONE_BEFORE = "; the one before: "
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
 # Commands and options in remedies, and what stands for them in a job that clusterrun did not start.
 _FOREIGN = (
@@ -205,7 +206,8 @@ class _LogVerdict:
             if self._runs not in diagnosis.message:
                 notes.append(f"the log holds {self._runs}: this is the last one's end")
             messages = dict.fromkeys(earlier.message for earlier in reversed(self._earlier))
-            notes += [f"an earlier one ended so: {message}" for message in messages][:MOST_EARLIER]
+            others = [message for message in messages if f"{_ONE_BEFORE}{message}" not in diagnosis.message]
+            notes += [f"an earlier one ended so: {message}" for message in others[:MOST_EARLIER]]
         if self._log.not_loaded and diagnosis.verdict is Verdict.CRASHED:
             notes.append(f"before that: {' '.join(self._log.not_loaded)}")
         elif diagnosis.verdict in (Verdict.CRASHED, Verdict.UNDETERMINED):
@@ -320,8 +322,8 @@ class _LogVerdict:
         """An earlier run failed, and the last one shows no end."""
         if not self._earlier:
             return None
-        before = self._earlier.pop()
-        message = f"the last of {self._runs} shows no failure; the one before: {before.message}"
+        before = self._earlier[-1]
+        message = f"the last of {self._runs} shows no failure{_ONE_BEFORE}{before.message}"
         if self._log.has_steps_after(0):
             return _undetermined(message, (*before.evidence, *self._last_lines), before.remedy)
         return replace(before, message=message)
