@@ -38,7 +38,7 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
         run_id = context.store.find(word)
     except NoSuchRun as error:
         job = _job(context, word) if slurm_job(word) else _running_job(context, word, error, tell)
-        if job is None or _OF_CLUSTERRUN.search(job.comment):
+        if job is None or run_of_comment(job.comment):
             raise _described(context, word, error) from error
         return job
     if checked_job := _checked_job(context, word, run_id):
@@ -93,8 +93,7 @@ def _job(context: Context, word: str) -> ForeignJob | None:
     if not job_id:
         return None
     try:
-        client = context.client()
-        return None if client.why_not() else client.foreign_job(job_id)
+        return context.slurm().foreign_job(job_id)
     except ClusterrunError:
         return None
 
@@ -107,8 +106,7 @@ def _running_job(
     Raise ``NoSuchRun``, which names them, if there are several.
     """
     try:
-        client = context.client()
-        rows = [] if client.why_not() else client.jobs()
+        rows = context.slurm().jobs()
     except ClusterrunError:
         return None
     running = [row for row in rows if row.state is State.RUNNING and not run_of_comment(row.comment)]
@@ -153,10 +151,7 @@ def _described(context: Context, word: str, error: NoSuchRun) -> NoSuchRun:
     if not job_id:
         return error
     try:
-        client = context.client()
-        if client.why_not():
-            return error
-        job = client.foreign_job(job_id)
+        job = context.slurm().foreign_job(job_id)
     except ClusterrunError:
         return error
     if job is None:
@@ -170,12 +165,10 @@ def not_a_run(context: Context, job: ForeignJob) -> NoSuchRun:
     job_id = job.job_id
     on_nodes = f" on {job.nodelist}" if job.nodelist else ""
     about = f"{job.name!r} of {job.user or 'an unknown user'}, {job.word}{on_nodes}"
-    if mark := _OF_CLUSTERRUN.search(job.comment):
+    if run := run_of_comment(job.comment):
         home = os.path.dirname(os.path.dirname(os.path.dirname(job.output)))
-        message = f"Slurm job {job_id} ({about}) is the run {mark[1]}, which is not in {context.store.home}"
-        return NoSuchRun(
-            message, f"look there: CLUSTERRUN_HOME={shlex.quote(home)} clusterrun status {mark[1]}"
-        )
+        message = f"Slurm job {job_id} ({about}) is the run {run}, which is not in {context.store.home}"
+        return NoSuchRun(message, f"look there: CLUSTERRUN_HOME={shlex.quote(home)} clusterrun status {run}")
     message = f"clusterrun did not start Slurm job {job_id} ({about}), so it has no run directory"
     return NoSuchRun(message, "\n".join(f"{purpose:<7} {command}" for purpose, command in _commands(job)))
 

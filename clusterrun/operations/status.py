@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from clusterrun.local.processes import alive
@@ -221,14 +221,9 @@ class StatusQuery:
 
     def _before(self, record: RunRecord) -> str:
         """Return which run before ``record`` did not complete, and how it ended; '' if there is none."""
-        for job_id in record.spec.after:
-            try:
-                run_id = self._store.find(job_id)
-                status = self.statuses([run_id], oldest=ANSWER_SECONDS)[0]
-            except ClusterrunError:
-                continue
+        for status in self.statuses(self._runs_before(record), oldest=ANSWER_SECONDS, skip_missing=True):
             if status.state.ended and status.state is not State.COMPLETED:
-                end = f"{status.name} ({run_id}) was {status.state.value}"
+                end = f"{status.name} ({status.run_id}) was {status.state.value}"
                 if status.state in (State.TIMEOUT, State.PREEMPTED):
                     end += f" (--sbatch dependency=afterany:{status.job_id} starts after any end)"
                 return end
@@ -237,12 +232,17 @@ class StatusQuery:
     def _waits_for(self, record: RunRecord) -> str:
         """Return the runs of ``--after`` that have no recorded end; '' if there is none."""
         waiting = []
-        for job_id in record.spec.after:
+        for run_id in self._runs_before(record):
             with suppress(ClusterrunError, BadDocument):
-                run_id = self._store.find(job_id)
                 if self._store.ended(run_id) is None:
                     waiting.append(f"{self._store.read(run_id).name} ({run_id})")
         return some_of(waiting)
+
+    def _runs_before(self, record: RunRecord) -> Iterator[str]:
+        """Yield the runs of ``--after``. One that was removed is left out."""
+        for job_id in record.spec.after:
+            with suppress(ClusterrunError):
+                yield self._store.find(job_id)
 
     def _note(
         self, status: RunStatus, files: RunFiles, final: bool, reply: SchedulerReply, now: float

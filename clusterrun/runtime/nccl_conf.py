@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from clusterrun import proc
+
 SYSTEM_FILE = "/etc/nccl.conf"
 MOST_BYTES = 64 * 1024
 
@@ -20,16 +22,8 @@ def nccl_conf(environment: Mapping[str, str], system_file: str = SYSTEM_FILE) ->
     )
     settings: dict[str, str] = {}
     for path in (users_file, system_file):
-        for line in _read(path).splitlines():
+        for line in proc.content(path)[:MOST_BYTES].decode("utf-8", "surrogateescape").splitlines():
             name, equals, value = line.partition("#")[0].partition("=")
             if equals and name.strip() not in environment:
                 settings.setdefault(name.strip(), value.strip())
     return settings
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read(MOST_BYTES)
-    except OSError:
-        return ""
