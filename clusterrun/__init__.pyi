@@ -109,7 +109,7 @@ def submit(
         template: Your own sbatch template. (default: the shipped one)
         cluster: Where to run; auto: on Slurm if its programs are installed, else here. One of "auto",
             "slurm", "local". (default: auto)
-        setup: Shell line to run first: 'module load cuda'.
+        setup: Shell line to run first, once: 'module load cuda'.
         env: Variable for ranks; KEY alone: as in this shell.
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)
@@ -224,7 +224,7 @@ def check(
         template: Your own sbatch template. (default: the shipped one)
         cluster: Where to run; auto: on Slurm if its programs are installed, else here. One of "auto",
             "slurm", "local". (default: auto)
-        setup: Shell line to run first: 'module load cuda'.
+        setup: Shell line to run first, once: 'module load cuda'.
         env: Variable for ranks; KEY alone: as in this shell.
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)

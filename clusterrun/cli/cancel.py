@@ -8,6 +8,7 @@ from clusterrun.cli.error_output import put, say
 from clusterrun.cli.shell_complete import runs
 from clusterrun.model import duration
 from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import NoSuchRun
 from clusterrun.operations.cancel import cancel as cancel_runs
 from clusterrun.operations.context import Context
 from clusterrun.operations.find_run import describing_foreign_jobs, other_job
@@ -36,14 +37,18 @@ def cancel(names: tuple[str, ...], kill_wait: str | None) -> int:
     seconds = 0.0 if no_time else None if kill_wait is None else float(duration.parse(kill_wait, bare=1))
     context = Context(tell=say)
     name_by_run: dict[str, str] = {}
+    unknown: list[NoSuchRun] = []
     sweeps = Sweeps(context.store)
     for name in names:
-        with describing_foreign_jobs(context, name):
-            for run_id in sweeps.called_off(name):
-                name_by_run.setdefault(run_id, name)
+        try:
+            with describing_foreign_jobs(context, name):
+                for run_id in sweeps.called_off(name):
+                    name_by_run.setdefault(run_id, name)
+        except NoSuchRun as error:
+            unknown.append(error)  # the other runs end all the same, as under scancel
     ids = list(name_by_run)
     code = ExitCode.DONE
-    for before, status in cancel_runs(context, ids, say, seconds):
+    for before, status in cancel_runs(context, ids, say, seconds) if ids else ():
         if before.state.ended:
             put(f"{status.run_id} had already ended: {status.state.value}")
             # A name means only the newest run. Older runs of the name may be live.
@@ -62,4 +67,7 @@ def cancel(names: tuple[str, ...], kill_wait: str | None) -> int:
             reason = f" ({status.reason})" if status.reason else ""
             say(f"{status.run_id} was asked to end, but is still {status.state.value}{reason}")
             code = ExitCode.FAILED
+    if unknown:
+        remedies = dict.fromkeys(error.remedy for error in unknown)
+        raise NoSuchRun("; ".join(error.seen for error in unknown), "\n".join(remedies))
     return code

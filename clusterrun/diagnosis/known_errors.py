@@ -547,7 +547,7 @@ ROWS: tuple[KnownError, ...] = (
         r"ModuleNotFoundError|ImportError: cannot import name",
         "a package is missing in the ranks' Python, or is another version",
         "install it there (clusterrun status names that Python), name another with --python, or bring it "
-        "with --setup 'module load …'",
+        "with --setup 'module load …'; one of your own folders: --env PYTHONPATH=$PWD, or start it with -m",
     ),
     KnownError(
         r"GLIBC(?:XX)?_[\d.]+' not found|version `GLIBC",

@@ -183,7 +183,7 @@ _SLURM = _of(
 )
 _ENVIRONMENT = _of(
     "environment",
-    _list("setup", "Shell line to run first: 'module load cuda'.", "LINE", common=True),
+    _list("setup", "Shell line to run first, once: 'module load cuda'.", "LINE", common=True),
     _list("env", "Variable for ranks; KEY alone: as in this shell.", "KEY[=VALUE]", common=True),
     _text(
         "python",

@@ -86,15 +86,19 @@ class SubmitFacts:
     def check(self, planned: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the notices about a plan from these facts. Raise ``BadInput`` if it can never run."""
         notices = (*self.notices, *self.of_launch, *about_python(planned, self.site))
+        of_command: tuple[str, ...] = ()
         if not planned.spec.alone:
             verb = "run" if self.site.allocation else "submit"
-            notices += check_words(self.spec, verb)
-            notices += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
+            of_command = check_words(self.spec, verb)
+            of_command += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
             if planned.spec.cluster is Cluster.SLURM and not self.site.allocation:
                 notices += lightning_notices(planned.spec, self.site.habits.lightning)
             if planned.spec.goes_on == "chain":
                 notices += job_number_notices(self.spec)
-        notices += check(planned, environ=environ)
+        try:
+            notices += of_command + check(planned, environ=environ)
+        except BadInput as error:
+            raise BadInput(error.seen, "\n".join((error.remedy, *of_command))) from error
         partition_limits.check(planned.spec, self.partitions())
         if not planned.spec.alone:
             hints = partition_limits.forgotten_gpus(planned.spec, self.partitions())

@@ -75,7 +75,7 @@ def _quoted(name: str, value: str) -> str:
 
 def refuse(spec: JobSpec, script: tuple[str, ...], conversion: Conversion, verb: str = "submit") -> BadInput:
     """Return the refusal of ``script`` (its path and arguments) as COMMAND, with the line to type instead."""
-    problem = f"{script[0]!r} is a batch script: each rank would run it, and its #SBATCH lines have no effect"
+    problem = f"{script[0]!r} is a batch script: each rank would run it, without the options in its comments"
     remedy = line_to_type(spec, conversion, verb)
     quoted = shlex.join(script)
     remedy += f"\nclusterrun convert {quoted} shows what becomes of each line"
@@ -97,7 +97,7 @@ def notice(spec: JobSpec, path: str, conversion: Conversion, verb: str = "submit
     """Return the notice about a Python script with ``#SBATCH`` lines as COMMAND, with the line to type."""
     omitted = "".join(f"; not in that line: {note}" for note in _notes(conversion))
     instead = line(spec, conversion, verb)
-    return f"clusterrun does not read the #SBATCH lines of {path}: instead {instead}{omitted}"
+    return f"clusterrun does not read the batch options in {path}: instead {instead}{omitted}"
 
 
 def _notes(conversion: Conversion) -> list[str]:

@@ -228,6 +228,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             options[ours] = value
         elif name not in OPTIONS:
             no_such_option = "sbatch has no such option, unless a plugin brings it"
+            if name.startswith("#"):
+                no_such_option = "for another scheduler: give the option of submit that asks for the same"
             refused.append((directive, no_such_option if name else NO_OPTION))
         elif OPTIONS[name].refused:
             refused.append((directive, OPTIONS[name].refused))

@@ -199,7 +199,7 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
             yield f"{where} queues another job: clusterrun convert {launch.command[0]} prints its line"
         elif launch.is_scheduler and on_slurm and not launch.overlaps:
             yield f"{where} calls {launch.program} inside the job of this run, whose nodes are in use{remedy}"
-        elif not launch.is_scheduler and many:
+        elif not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
             message = f"{where} starts {launch.program}, which starts ranks of its own, in every rank"
             yield f"{message}{remedy or ': start it once per node with --per-node'}"
 

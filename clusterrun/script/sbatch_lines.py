@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 
 from clusterrun.model.frozen import frozen
 from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
 
+# Options for PBS and LSF, which sbatch reads too, and for Grid Engine.
+OF_OTHERS = re.compile(r"#(?:PBS|BSUB|\$)(?=\s+-)")
 # Words that separate the components of a heterogeneous job.
 SEPARATE = ("hetjob", "packjob")
 NO_OPTION = "sbatch refuses a file with words in its #SBATCH lines that are no option: put # before them"
@@ -18,11 +21,14 @@ class Directive:
     """One option on an ``#SBATCH`` line."""
 
     line: int
-    name: str  # long name; as typed if sbatch has no such option; '' if ``value`` is no option
+    # Long name; as typed if sbatch has no such option; '' if ``value`` is no option; ``#PBS`` for one of PBS.
+    name: str
     value: str  # '' if there is none
 
     @property
     def text(self) -> str:
+        if self.name.startswith("#"):
+            return f"{self.name} {self.value}"
         if not self.name:
             return f"#SBATCH {self.value}"
         return f"#SBATCH --{self.name}={self.value}" if self.value else f"#SBATCH --{self.name}"
@@ -34,6 +40,8 @@ def read_directives(text: str) -> tuple[Directive, ...]:
     for number, line in enumerate(text.replace("\r", "").split("\n"), 1):
         if line.startswith("#SBATCH"):
             directives += in_words(number, line[len("#SBATCH") :])
+        elif match := OF_OTHERS.match(line):
+            directives.append(Directive(number, match[0], line[match.end() :].strip()))
         elif line.strip() and not line.lstrip().startswith("#"):
             break
     return tuple(directives)

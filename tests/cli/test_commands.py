@@ -136,6 +136,12 @@ def test_cancel_reports_the_end_of_a_run_and_can_be_repeated(clusterrun: Command
     assert clusterrun("wait", run_id).code == 1
 
 
+def test_cancel_ends_the_other_runs_if_a_name_is_unknown(clusterrun: CommandLine) -> None:
+    run_id = clusterrun("submit", "train.py", "wait").out.strip()
+    result = clusterrun("cancel", "nosuch", run_id)
+    assert (result.code, result.out) == (5, f"{run_id} CANCELLED\n") and "'nosuch'" in result.err
+
+
 def test_ctrl_c_detaches_and_the_run_continues(clusterrun: CommandLine) -> None:
     process = clusterrun.start("submit", "--follow", "train.py", "wait")
     assert process.stdout is not None

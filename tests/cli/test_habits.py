@@ -83,6 +83,14 @@ def test_a_configuration_names_the_type_too(clusterrun: CommandLine) -> None:
     assert "h100:2" in clusterrun("config", "show").out
 
 
+def test_a_script_with_a_launcher_that_is_not_executable_is_refused_with_the_line(
+    clusterrun: CommandLine,
+) -> None:
+    (clusterrun.folder / "run.sh").write_text("#!/bin/bash\ntorchrun --nproc_per_node=2 train.py --lr 1\n")
+    result = clusterrun("submit", "run.sh")
+    assert result.code == 2 and result.err.endswith(" train.py --lr 1\n")
+
+
 def test_follow_prints_the_run_id_first(clusterrun: CommandLine) -> None:
     result = clusterrun("submit", "-f", "train.py")
     (run_id,) = os.listdir(Path(clusterrun.environment["CLUSTERRUN_HOME"], "runs"))

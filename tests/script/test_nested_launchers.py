@@ -209,6 +209,14 @@ def test_a_batch_script_as_the_command_is_refused_with_an_equivalent_line(
         )
 
 
+def test_a_batch_script_for_another_scheduler_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.pbs").write_text("#!/bin/bash\n#PBS -l nodes=2:ppn=4\nsrun python t.py\n")
+    _, line = refusal(spec(tmp_path, "./job.pbs"))
+    assert line == "clusterrun submit t.py"
+    (tmp_path / "run.sh").write_text("#!/bin/bash\n#$HOME is set\npython t.py\n")
+    assert not check_command(spec(tmp_path, "./run.sh"), on_slurm=True)
+
+
 @pytest.mark.parametrize(
     ("lines", "line"),
     [
@@ -500,7 +508,7 @@ def test_a_python_script_with_directives_runs_with_one_notice(
     for name in ("job.py", "job"):
         (tmp_path / name).write_text(PYTHON_BATCH.format(call=call))
     notice, *others = check_command(spec(tmp_path, *typed.split(), **wish), True)
-    assert "does not read the #SBATCH lines" in notice
+    assert "does not read the batch options" in notice
     assert f": instead clusterrun submit {line}; not in that line: --array" in notice
     assert len(others) == warnings
 
