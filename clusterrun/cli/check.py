@@ -296,6 +296,9 @@ def check_nodes_of_job(
     refuse_job_options(submission, "check", _REMEDY)
     explicit = {name for name in ALLOCATION_OPTIONS if submission.get(name) is not None} | {"preflight"}
     spec = replace(spec_of(of_the_allocation(values, explicit)), time=0)
+    if "MASTER_PORT" in context.environ:  # torchrun's port, which the check dials
+        own_port = ("MASTER_PORT", context.environ["MASTER_PORT"])
+        spec = replace(spec, environment=(own_port, *spec.environment))
     if dry_run:
         drafted, allocation = planned(spec, explicit, context)
         say(f"would check {drafted.plan.spec.nodelist} of job {allocation.job_id}")

@@ -87,6 +87,14 @@ class PortSweep:
 
 
 @frozen
+class SilentRendezvous:
+    """The ways, (dialling, dialled), on which torchrun's port did not answer, twice."""
+
+    port: int
+    ways: tuple[tuple[int, int], ...]
+
+
+@frozen
 class NodeTraffic:
     """The traffic of one node since the exchange of messages began."""
 

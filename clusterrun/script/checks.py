@@ -199,7 +199,7 @@ def check_environment(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, .
     pairs = [word for value in exports for word in value.split(",") if "=" in word]
     options = {name: "--env" for name, _ in spec.environment}
     options.update({word.partition("=")[0]: "--sbatch export" for word in pairs})
-    for name in sorted(own_variables() & options.keys()):
+    for name in sorted(own_variables() & options.keys()) if not spec.alone else ():
         remedy = f"leave it out, or change it in each rank: submit env {name}=VALUE COMMAND"
         problem = f"{options[name]} {name} would have no effect: clusterrun sets it in every rank"
         raise BadInput(problem, remedy)

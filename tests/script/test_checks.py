@@ -173,6 +173,8 @@ def test_a_variable_that_clusterrun_sets_cannot_be_set(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=f"--env {name} would have no effect"):
             check(name)
     planned = of(tmp_path, "true")
+    port = replace(planned.spec, alone=True, environment=(("MASTER_PORT", "1"),))
+    checks.check(replace(planned, spec=port))  # a check dials it
     spec = replace(planned.spec, sbatch=("export=ALL,NCCL_DEBUG=1,MASTER_PORT=1",))
     with pytest.raises(BadInput, match="--sbatch export MASTER_PORT would have no effect"):
         checks.check(replace(planned, spec=spec))

@@ -9,7 +9,7 @@ from clusterrun.preflight.causes import losses
 from clusterrun.preflight.causes.dials import ConnectTrouble
 from clusterrun.preflight.causes.losses import LossTrouble
 from clusterrun.preflight.causes.ports import Blocked, blocked
-from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSweep
+from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSweep, SilentRendezvous
 from clusterrun.preflight.session import consistency, partition_findings
 from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.state import HOST, SessionState
@@ -24,6 +24,10 @@ _OPEN = "open the ephemeral ports between the nodes of a job (iptables -S, nft l
 _LIMIT = (
     "allow the connections of a job, which opens hundreds within a second (iptables -S | grep -E "
     "'limit|connlimit|recent', nft list ruleset, nf_conntrack_max, net.ipv4.tcp_max_syn_backlog): on {}"
+)
+_RENDEZVOUS = (
+    "open it between the nodes of a job (iptables -S, nft list ruleset), or give torchrun an open one: "
+    "--master-port, --rdzv-endpoint HOST:PORT"
 )
 _LIMITED = "something limits how many are open or begin at a time"
 _LOSSY = (
@@ -41,7 +45,12 @@ def of_earlier_check(state: SessionState, explanation: Explanation) -> None:
 
 
 def of_sweep(state: SessionState, explanation: Explanation) -> None:
-    """Report blocked ports, or limits on connections, by the newest sweep."""
+    """Report blocked ports, or limits on connections, by the newest sweep, and torchrun's port."""
+    for dials in state.log.of(SilentRendezvous):
+        silent = [f"{state.nodes[a].name} -> {state.nodes[b].name}" for a, b in dials.ways]
+        if silent:
+            message = f"TCP port {dials.port}, on which torchrun meets, does not answer: {some_of(silent, 4)}"
+            explanation.network.append(Finding("ports", Grade.WARN, message, _RENDEZVOUS))
     for sweep in state.log.of(PortSweep)[-1:]:
         for cause in blocked(sweep.silent, state.thresholds, sweep.unheld):
             ports = f"TCP ports from about {cause.first} to {cause.last}"

@@ -34,6 +34,7 @@ def rounds(state: SessionState) -> Waits:
     yield from network_phase.rounds(state)
     yield from absent_nodes.rounds(state)
     yield from port_sweep.hold_ring(state)
+    yield from port_sweep.dial_rendezvous(state)
     yield from loss_phase.begin(state)
     state.label = "local round"
     yield (LocalTask,)

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 from clusterrun.preflight.causes.components import Components
 from clusterrun.preflight.causes.ports import COMB, Silent, blocked, needed_connections
-from clusterrun.preflight.observations import GroupTest, PortSweep
+from clusterrun.preflight.observations import GroupTest, PortSweep, SilentRendezvous
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import SessionState
@@ -16,6 +16,8 @@ from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NO
 
 # A lost answer is not a blocked port: silent ports are dialled twice.
 ROUNDS = 2
+# The port on which torchrun listens by default.
+RENDEZVOUS_PORT = 29500
 # The time that must be left for a sweep.
 SECONDS = ROUNDS * DIAL_SECONDS + ANSWER_SECONDS
 
@@ -54,6 +56,16 @@ def hold_ring(state: SessionState) -> Waits:
         yield from rounds(state)
 
 
+def dial_rendezvous(state: SessionState) -> Waits:
+    """Dial the port of torchrun on every node. A program may listen on it or not: only silence counts."""
+    variable = dict(state.orders.environment).get("MASTER_PORT", "")
+    port = int(variable) if variable.isdecimal() and 0 < int(variable) < 65536 else RENDEZVOUS_PORT
+    ways = [ends for ends, way in state.dials.ways.items() if way.works]
+    if state.orders.preflight.alone and state.clock.seconds_left >= SECONDS:
+        silent = yield from _sweep(state, ways, frozenset({port}))
+        state.observe(SilentRendezvous(port, tuple(way for way in ways if silent[way])))
+
+
 def rounds_between(state: SessionState) -> Waits:
     """Report the range of ports that do not answer between two parts of the network."""
     part_of = {node: number for number, part in enumerate(explain(state).dial_parts) for node in part}
@@ -70,28 +82,30 @@ def rounds_between(state: SessionState) -> Waits:
             state.notice(f"between them {ports} do not answer: {a} -> {b}")
 
 
-def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[type, ...], None, Silent]:
-    silent: dict[tuple[int, int], frozenset[int]] = dict.fromkeys(ways, frozenset(COMB))
+def _sweep(
+    state: SessionState, ways: list[tuple[int, int]], ports: frozenset[int] = frozenset(COMB)
+) -> Generator[tuple[type, ...], None, Silent]:
+    silent: dict[tuple[int, int], frozenset[int]] = dict.fromkeys(ways, ports)
     for _ in range(ROUNDS):
-        open_ways = {way: ports for way, ports in silent.items() if ports}
+        open_ways = {way: unanswered for way, unanswered in silent.items() if unanswered}
         if not open_ways:
             break
         state.label = "a sweep of ports"
         state.silent_ports.clear()
         for a in dict.fromkeys(way[0] for way in open_ways):
             targets = []
-            for (dialling, dialled), ports in open_ways.items():
+            for (dialling, dialled), unanswered in open_ways.items():
                 if dialling == a:
                     target = state.nodes[dialled]
                     # The kernel takes source ports in order. A shuffled comb keeps a blocked range of
                     # these from looking like a blocked range of destination ports.
-                    shuffled = tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
+                    shuffled = tuple(sorted(unanswered, key=lambda port: port * 40503 % 65537))
                     targets.append(Target(target.node, target.name, target.address, shuffled, 0))
             task = DialTask("", a, tuple(targets), DIAL_SECONDS, closed=True)
             state.ask(a, task, DIAL_SECONDS + ANSWER_SECONDS)
         yield (DialTask,)
         # A node that did not answer says nothing about ports.
-        silent = {way: ports.intersection(state.silent_ports.get(way, ())) for way, ports in silent.items()}
+        silent = {way: silent[way].intersection(state.silent_ports.get(way, ())) for way in ways}
     return silent
 
 

@@ -304,6 +304,17 @@ def test_a_connection_limit_above_the_jobs_need_passes_and_a_broken_node_is_not_
     assert [finding.check for finding in findings if finding.verdict is Grade.FAIL] == ["pair"]
 
 
+@pytest.mark.parametrize(("variable", "port"), [("12355", 12355), ("", 29500), ("70000", 29500)])
+def test_a_check_names_the_ways_on_which_the_port_of_torchrun_is_silent(variable, port) -> None:
+    requested = replace(orders(2, level=Level.QUICK), environment=(("MASTER_PORT", variable),))
+    faults = Faults(shut={1: [(port, port)]})
+    assert examined(requested, faults).report.verdict is Grade.PASS  # a run's ranks use another port
+    report = examined(replace(requested, preflight=replace(requested.preflight, alone=True)), faults).report
+    assert (report.verdict, report.excluded) == (Grade.WARN, ())
+    assert f"{port}" in report.set_message and "n0000 -> n0001" in report.set_message
+    assert "n0001 -> n0000" not in report.set_message
+
+
 def test_a_node_without_gpus_gets_no_remedy_for_gpus() -> None:
     outcome = examined(orders(6), Faults(broken={2}))
     assert not any("dcgmi" in finding.remedy for finding in outcome.report.nodes[2].findings)
