@@ -117,7 +117,7 @@ class JobHistory:
         process, key = rank.process, (rank.node, rank.process.pid)
         doing = rank.location.doing
         clock, switches = self._looks.pop(key, (rank.clock, process.switches))
-        if process.switches < 0 or process.idle < 0:
+        if process.switches < 0 or process.idle < 0 or waits_for_ray(rank.stacks.main):
             return rank
         seconds, added_switches = rank.clock - clock, process.switches - switches
         has_left = added_switches > 0 and process.idle < seconds - SLACK
@@ -426,8 +426,11 @@ def diagnose_looks(
     # Worlds of one job share its output.
     quiet = quiet if len(worlds) == 1 else math.inf
     judgements = [judge_world(world, history, mute, quiet) for world in worlds]
+    # A single process beside a world of several ranks serves them, and may wait for its next request.
     is_harmless = [
-        judgement.diagnosis.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING) for judgement in judgements
+        judgement.diagnosis.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING)
+        or len(world.ranks) == 1 < len(worlds[0].ranks)
+        for judgement, world in zip(judgements, worlds)
     ]
     order = sorted(
         range(len(worlds)), key=lambda place: (not judgements[place].diagnosis.culprits, is_harmless[place])

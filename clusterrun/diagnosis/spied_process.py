@@ -26,6 +26,7 @@ from clusterrun.diagnosis.stacks import (
     polls_for_lock_file,
     script_has_ended,
     shortened,
+    waits_for_ray,
 )
 from clusterrun.model.frozen import Any, frozen
 
@@ -215,6 +216,8 @@ def _torch_frames(frames: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[s
 
 def _call(frames: Sequence[Mapping[str, Any]]) -> MainCall:
     """Return the call of torch.distributed that the innermost frames show."""
+    if waits_for_ray(_stack(frames)):
+        return MainCall(is_of_all=True)
     inner = _torch_frames(frames)
     # torch's wrapper holds the arguments as the caller passed them. The outermost caller is the script: torch
     # passes its calls within a call the group of all.

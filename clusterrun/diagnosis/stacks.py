@@ -42,6 +42,8 @@ _RENDEZVOUS = ("init_process_group", "rendezvous", "_store_based_barrier", "new_
 # Functions that make a group. The outermost of these frames is the user's call.
 _MEETS = ("init_process_group", "new_group", "new_subgroups", "split_group", "init_device_mesh")
 _COMMUNICATION = ("/torch/distributed/", "/torch/_C/_distributed_c10d")
+_RAY_TRAIN = "/ray/train/"
+_DECORATORS = ("wrapper", "_wrapped_fn")
 _NOT_WAITING = ("/torch/distributed/elastic/", "/torch/distributed/fsdp/", "/torch/distributed/tensor/")
 # Native functions in which a thread waits for other ranks, and those in which it waits for its GPU. A GPU
 # that waits in a collective looks the same from outside.
@@ -126,9 +128,13 @@ def _python_location(stack: tuple[str, ...]) -> StackLocation:
         return StackLocation(Doing.RENDEZVOUS, user_frame, meets[-1] if meets else "init_process_group")
     if any("/torch/utils/data/" in frame for frame in inner):
         return StackLocation(Doing.DATA, user_frame)
-    waits = [frame for frame in inner if _communicates(frame) and function_of(frame) != "wrapper"]
+    calls = [frame for frame in inner if function_of(frame) not in _DECORATORS]
+    waits = list(filter(_communicates, calls))
     if waits and _communicates(inner[0]):
         return StackLocation(Doing.COLLECTIVE, user_frame, function_of(waits[-1]))
+    waits = [frame for frame in calls if _RAY_TRAIN in frame and "_trainer.py:" not in frame]
+    if waits and waits_for_ray(inner):
+        return StackLocation(Doing.COLLECTIVE, user_frame, f"{function_of(waits[-1])} of Ray Train")
     return StackLocation(Doing.USER, user_frame)
 
 

@@ -45,7 +45,7 @@ from clusterrun.monitor.job_processes import (
     sorted_out,
     within_limit,
 )
-from clusterrun.monitor.process_sample import read_sample, used
+from clusterrun.monitor.process_sample import awaited_peer, read_sample, used
 from clusterrun.monitor.sampling import count, use_between
 from clusterrun.monitor.script_lines import loop_around, open_block, parsed, store_call
 from clusterrun.monitor.torch_dumps import servers_of, stacks_of_servers, with_flight_records
@@ -299,9 +299,11 @@ class JobLooker:
         if location(last.main).doing is Doing.RENDEZVOUS and not request.store and rank.name.address:
             request = replace(request, store=rank.name.address)
         thread_waits: tuple[ThreadWait, ...] = ()
-        if last.connects:
-            thread_waits = (ThreadWait("connect", location(last.main).frame, last.connects),)
         place, call, block, loop = location(last.main, last.native), last.call, "", ""
+        if last.connects:
+            thread_waits = (ThreadWait("connect", place.frame, last.connects),)
+        elif place.doing is Doing.USER and (peer := awaited_peer(last.thread or pid, self._tcp)):
+            thread_waits = (ThreadWait("read", place.frame, peer),)
         if place.frame and (place.operation == STORE_WAIT or place.doing is Doing.USER):
             tree = within_limit(lambda: parsed(pid, place.frame), ast.Module([], []))
             if place.doing is Doing.USER:

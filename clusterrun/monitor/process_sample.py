@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from clusterrun import proc
@@ -107,10 +108,36 @@ def awaited_lock(pid: int) -> tuple[int, str]:
             holder = int(fields[4])
         elif int(fields[5]) == pid and holder > 0:
             return holder, _locked(holder, fields[6]) or _locked(pid, fields[6])
+    return 0, awaited_file(pid) if proc.waiting_in(pid).startswith(_LOCK_WAITS) else ""
+
+
+def awaited_file(pid: int) -> str:
+    """Return the file, pipe or socket that a thread waits for in a call of the kernel; '' if unknown.
+
+    A call has its descriptor as the first argument. A poll has the address of a list of descriptors there.
+    """
     call = proc.content(f"/proc/{pid}/syscall").split()
-    if len(call) < 2 or not proc.waiting_in(pid).startswith(_LOCK_WAITS):
-        return 0, ""
-    return 0, proc.descriptors(pid).get(int(call[1], 16), "")
+    if len(call) < 3:
+        return ""
+    number = int(call[1], 16)
+    if "poll" in proc.waiting_in(pid):
+        try:
+            with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+                memory.seek(number)
+                number = int.from_bytes(memory.read(4), sys.byteorder) if int(call[2], 16) == 1 else -1
+        except (OSError, OverflowError, ValueError):
+            return ""
+    return proc.descriptors(pid).get(number, "")
+
+
+def awaited_peer(pid: int, tcp: proc.TcpTables) -> str:
+    """Return ``ADDRESS:PORT`` of the peer whose data a thread waits for; '' if it waits for none."""
+    inode = awaited_file(pid).removeprefix("socket:[").removesuffix("]")
+    for cells in tcp.rows(pid) if inode.isdigit() else ():
+        address, _, port = cells[2].partition(":")
+        if cells[9] == inode and int(port, 16):
+            return f"{proc.address(address)}:{int(port, 16)}"
+    return ""
 
 
 def _locked(pid: int, identity: str) -> str:

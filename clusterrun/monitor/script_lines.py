@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -17,6 +18,7 @@ from clusterrun.rank_hooks.clusterrun_script_source import (
     STORE_SETS,
     STORE_WAITS,
     own_nodes,
+    stays_while,
     texts_of,
 )
 
@@ -61,11 +63,9 @@ def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> s
     nodes = [node for node, _ in own_nodes(_scope(tree, number)) if isinstance(node, LOOPS)]
     loops = [node for node in nodes if node.lineno <= number <= (node.end_lineno or 0)]
     innermost = max(loops, key=lambda loop: loop.lineno, default=None)
-    if not isinstance(innermost, ast.While) or isinstance(innermost.test, ast.Constant):
-        return ""
-    names = [node.id for node in ast.walk(innermost.test) if isinstance(node, ast.Name)]
+    condition = stays_while(innermost)
+    names = re.findall(r"(?<![.\w])[A-Za-z_]\w*", condition)
     assignments = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(names) if name in values)
-    condition = ast.unparse(innermost.test)[:MOST_OF_A_KEY]
     return f"{condition} ({assignments[:MOST_OF_A_KEY]})" if assignments else condition
 
 

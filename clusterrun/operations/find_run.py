@@ -29,10 +29,10 @@ def find_run(context: Context, word: str) -> str:
 def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | ForeignJob:
     """Return the id of the run that ``word`` means, or the Slurm job that clusterrun did not start.
 
-    A run is preferred. A name may mean the only job of this user that runs, and so may ``last`` if there is
-    no run, or if the newest had ended before that job started. A check inside a job does not stand for the
-    job after its end. ``tell`` gets a notice of that, and one if a job with the same number runs beside a
-    run. Raise ``NoSuchRun``.
+    A run is preferred, unless it has ended and a live job has its number. A name may mean the only job of
+    this user that runs, and so may ``last`` if there is no run, or if the newest had ended before that job
+    started. A check inside a job does not stand for the job after its end. ``tell`` gets a notice of that,
+    and one if a live job has the number of a run. Raise ``NoSuchRun``.
     """
     try:
         run_id = context.store.find(word)
@@ -44,12 +44,17 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
     if checked_job := _checked_job(context, word, run_id):
         tell(f"the check {run_id} has ended; taking job {checked_job.job_id}, in which it ran")
         return checked_job
-    state = context.store.state(run_id) if word == LAST else None
-    if state and state.ended_at is not None:
+    state = context.store.state(run_id)
+    has_ended = state is not None and state.ended_at is not None
+    if word == LAST and state and state.ended_at is not None:
         ended = NoSuchRun(f"the run {run_id} has ended", "")
         with suppress(NoSuchRun):
             return _running_job(context, word, ended, tell, since=state.ended_at) or run_id
     if other := other_job(context, word, run_id):
+        job = _job(context, word) if has_ended else None
+        if job and not run_of_comment(job.comment):
+            tell(f"the run {run_id} has ended; {other}: taking that job")
+            return job
         tell(f"{word} is taken for the run {run_id}; {other}")
     return run_id
 

@@ -107,6 +107,29 @@ def own_nodes(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tup
             yield from own_nodes(child, (*above, child))
 
 
+def stays_while(loop: Any) -> str:
+    """Return the condition under which a ``while`` continues; '' if it is unknown.
+
+    A ``while True`` is left under a condition, or after a statement that raises no error any more.
+    """
+    if not isinstance(loop, ast.While):
+        return ""
+    if not isinstance(loop.test, ast.Constant):
+        return ast.unparse(loop.test)[:MOST_OF_A_KEY]
+    for node in ast.walk(loop):
+        if not isinstance(node, (ast.If, ast.Try)):
+            continue
+        if not any(isinstance(statement, (ast.Break, ast.Return)) for statement in node.body + node.orelse):
+            continue
+        if isinstance(node, ast.If):
+            does_leave = isinstance(node.body[-1], (ast.Break, ast.Return))
+            test = ast.unparse(ast.UnaryOp(ast.Not(), node.test) if does_leave else node.test)
+            return (test[len("not not ") :] if test.startswith("not not ") else test)[:MOST_OF_A_KEY]
+        errors = ", ".join(ast.unparse(handler.type) for handler in node.handlers if handler.type)
+        return f"{ast.unparse(node.body[0])[:MOST_OF_A_KEY]} raises {errors or 'an error'}"
+    return ""
+
+
 def assigned(stores: Any, begin: int, end: int) -> dict[str, None]:
     """Return the names that lines of a function assign to (perhaps also their owners), each with None."""
     return {name: None for number, names in stores if begin <= number < end for name in names}

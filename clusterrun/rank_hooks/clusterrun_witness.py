@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         line,
         method_of,
         parts_of,
+        stays_while,
         value_of,
     )
 
@@ -395,10 +396,7 @@ def loop_around() -> str:
         ]
     except Exception:  # noqa: BLE001 (there is no such frame, or its file cannot be read)
         return ""
-    innermost = max(loops, key=lambda loop: loop.lineno, default=None)
-    if not isinstance(innermost, ast.While) or isinstance(innermost.test, ast.Constant):
-        return ""
-    return ast.unparse(innermost.test)[:MOST_OF_A_KEY]
+    return stays_while(max(loops, key=lambda loop: loop.lineno, default=None))
 
 
 def user_frame(frame: Any) -> Any:

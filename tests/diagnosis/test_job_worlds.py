@@ -918,3 +918,28 @@ def test_ranks_that_wait_for_tasks_of_ray_are_no_pause() -> None:
         diagnosis = diagnose_looks(looks(*later), (), history, 3.0).diagnosis
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
     assert "all 2 ranks wait" in diagnosis.message and "Ray" in diagnosis.message
+
+
+@pytest.mark.parametrize("is_of_all", [True, False])
+def test_a_call_of_ray_train_is_a_collective(is_of_all: bool) -> None:
+    reports = (
+        *(f"{RAY}/worker.py:1007 get_objects", f"{RAY}/worker.py:3009 get"),
+        "/usr/lib/python3.11/site-packages/ray/train/v2/api/train_fn_utils.py:125 report",
+        *LOOP,
+    )
+    ranks = [sampled(rank, stack=reports) for rank in (0, 1, 3)]
+    ranks.append(sampled(2, stack=ALL_REDUCE, call=MainCall(is_of_all=is_of_all)))
+    diagnosis = verdict(*ranks)
+    assert diagnosis.verdict is Verdict.MISMATCH
+    assert blamed(diagnosis) == [(2, "n0")] * is_of_all
+
+
+def test_a_server_of_the_job_is_not_reported_in_place_of_its_ranks() -> None:
+    serves = sampled(0, "n1", LOOP, size=1, idle=0.1, name={"step": "1"})
+    ranks = [sampled(rank, stack=LOOP, size=2, file="/scratch/a.pt", written=1.5e6) for rank in range(2)]
+    history = JobHistory()
+    for clock in (NOW, NOW + 30):
+        later = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in (*ranks, serves)]
+        diagnosis = diagnose_looks(looks(*later), (), history).diagnosis
+    assert diagnosis.verdict is Verdict.NOTHING
+    assert "the job has 2 worlds of ranks; this is that of 2 ranks on n0" in diagnosis.evidence

@@ -93,6 +93,28 @@ def test_a_sleeping_rank_is_seen_with_its_line_and_is_not_stopped_for_native_fra
         assert (stacks.native, rank.snapshot.problem, result.problems) == ((), "", ())
 
 
+READS = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+with socket.create_connection(server.getsockname()) as peer:
+    peer.settimeout(%s)
+    def step():
+        with open("up", "w") as file: file.write(str(server.getsockname()[1]))
+        peer.makefile("rb").read(1)
+    step()
+"""
+
+
+@pytest.mark.parametrize("script", [READS % "None", READS % "600"])
+@pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
+def test_the_peer_of_a_read_is_seen(waits: int, tmp_path: Path) -> None:
+    if not proc.content(f"/proc/{waits}/syscall"):
+        pytest.skip("the kernel does not show calls")
+    (rank,) = look().ranks
+    (wait,) = rank.snapshot.stacks.waits
+    assert (wait.kind, wait.holder) == ("read", f"127.0.0.1:{(tmp_path / 'up').read_text()}")
+
+
 LAUNCHES = """
 import multiprocessing, sys, time
 sys.path.insert(0, "site-packages/torch/distributed")

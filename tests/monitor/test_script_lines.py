@@ -83,12 +83,28 @@ def wait(path):
         time.sleep(1)
     while True:
         time.sleep(1)
+    while True:
+        try:
+            os.mkdir(path)
+            break
+        except FileExistsError:
+            time.sleep(1)
+    while True:
+        if not os.path.exists(path):
+            return
+        time.sleep(1)
 """
 
 
 @pytest.mark.parametrize(
     ("line", "loop"),
-    [(3, "not os.path.exists(path) (path='/run/READY')"), (5, ""), (7, "")],
+    [
+        (3, "not os.path.exists(path) (path='/run/READY')"),
+        (5, ""),
+        (7, ""),
+        (13, "os.mkdir(path) raises FileExistsError (path='/run/READY')"),
+        (17, "os.path.exists(path) (path='/run/READY')"),
+    ],
 )
 def test_the_condition_of_the_innermost_loop_is_shown_with_its_values(line: int, loop: str) -> None:
     values = {"path": "/run/READY", "turn": 2}

@@ -314,6 +314,28 @@ def test_without_such_a_run_the_only_running_job_is_taken_and_several_are_named(
     assert bool(notices) != bool(named)
 
 
+@pytest.mark.parametrize(
+    ("job", "ended_at", "is_job"),
+    [
+        (JOB, None, False),
+        (JOB, 2.0, True),
+        (replace(JOB, word="COMPLETED"), 2.0, False),
+        (replace(JOB, comment="clusterrun:R2:T"), 2.0, False),
+    ],
+)
+def test_a_live_job_with_the_number_of_an_ended_run_is_taken(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, job: ForeignJob, ended_at: float | None, is_job: bool
+) -> None:
+    mine = context(tmp_path, job)
+    state = RunState("R", 1, State.COMPLETED, Phase.ENDED, "", "n1", 7, 1.0, ended_at=ended_at)
+    monkeypatch.setattr(mine.store, "find", lambda word: "R")
+    monkeypatch.setattr(mine.store, "read", lambda run_id: RECORD)
+    monkeypatch.setattr(mine.store, "state", lambda run_id: state)
+    notices: list[str] = []
+    assert find_run_or_job(mine, "7", notices.append) == (job if is_job else "R")
+    assert bool(notices) == (not job.state.ended)
+
+
 @pytest.mark.parametrize(("ended_at", "is_job"), [(None, False), (0.5, True), (2.0, False)])
 def test_the_only_job_that_started_after_the_end_of_the_newest_run_is_the_last(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, ended_at: float | None, is_job: bool
