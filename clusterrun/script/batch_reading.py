@@ -21,41 +21,19 @@ from clusterrun.script.launch_commands import (
     own_python,
     without_python,
 )
+from clusterrun.script.program_table import TRAITS, Trait, is_tool
 from clusterrun.script.shell_source import (
-    PRINTS,
     Command,
     Constant,
     ShellSource,
     Statement,
 )
 
-HELPERS = (
-    *PRINTS,
-    *("ts", "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true", "ldd"),
-)
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
-PREPARATIONS = {
-    *PREPARES,
-    *PRINTS,
-    *("mkdir", "ulimit", "umask", "unset", "eval", "set", "shopt", "[", "[[", "trap", "read", "mapfile"),
-}
-# Commands that leave the shell as it is: programs, tests, and the end of the script.
-EXTERNAL = {
-    *HELPERS,
-    *("[", "[[", "test", "true", ":", "exit", "wait", "cat", "grep", "sed", "awk", "find", "ln", "mv"),
-    *("tee", "head", "tail", "sort", "git", "pip", "pip3", "uv", "wget", "curl", "make", "cmake", "nvcc"),
-    *("gcc", "g++", "Rscript", "julia", "java", "perl", "squeue", "sacct", "sbatch", "singularity"),
-    *("apptainer", "docker", "podman", "chmod"),
-}
-# Commands whose second run changes nothing.
-_REPEATABLE = PREPARATIONS | {
-    *("cp", "rsync", "ln", "tar", "unzip", "chmod", "touch", "sleep", "true", ":", "test", "read", "mapfile"),
-    *("wait", "exit", "pip", "pip3", "cat", "ls", "sbcast", "shift", "break", "return"),
-}
 # Files that prepare the shell, and define no function that trains.
 KNOWN_FILES = re.compile(
-    r"activate|bashrc|profile|conda\.sh|/etc/|/modules?/|/lmod/|env\.sh$|set_?(?:up)?vars"
+    r"activate|bashrc|profile|(?i:conda)|/etc/|/modules?/|/lmod/|env\.sh$|set_?(?:up)?vars"
 )
 # A value that a command prints.
 COMPUTED = re.compile(r"\$\((?!\()|`")
@@ -72,6 +50,9 @@ END_IS_REPORTED = "clusterrun reports the end of the run"
 class TrainingKind(IntEnum):
     """How a script starts a command. The last command of the highest kind is the one that trains."""
 
+    # A program that is no tool. It is the command only if the script starts no other program.
+    UNKNOWN = 0
+    # A file, or a program behind an interpreter, a container or the like.
     PROGRAM = 1
     PYTHON = 2
     # A launcher starts it: it has several processes.
@@ -196,11 +177,11 @@ def is_helper(launch: LaunchCommand) -> bool:
     if text := inline_text(command):
         statements = ShellSource(text).statements
         names = {inner.names[0] for statement in statements for inner in statement.commands if inner.names}
-        return names <= {*HELPERS, *PREPARES, "chmod", "ln", "mv", "find"}
+        return all(map(is_tool, names))
     # ``env`` alone prints, and ``env A=1 PROGRAM`` starts a program.
     is_env = os.path.basename(command[0]) == "env" if command else False
     program = [word for word in command[is_env:] if not ASSIGNMENT.match(word)] or command
-    return not program or os.path.basename(program[0]) in HELPERS or is_image_command(program)
+    return not program or is_tool(os.path.basename(program[0])) or is_image_command(program)
 
 
 def function_name(statement: Statement) -> str:
@@ -219,6 +200,7 @@ def is_small(launch: LaunchCommand, constants: Mapping[str, Constant]) -> bool:
 def is_repeatable(statement: Statement) -> bool:
     """Return whether a second run of a statement, as before each run of a sweep, changes nothing."""
     programs = {command.program for command in statement.commands if command.names}
+    are_repeatable = all(Trait.REPEATABLE in TRAITS.get(program, Trait.TOOL) for program in programs)
     appends = any(text.startswith(">>") for command in statement.commands for text in command.redirections)
     is_definition = statement.kind == "function_definition"
-    return is_definition or (programs <= _REPEATABLE and not appends and not statement.in_background)
+    return is_definition or (are_repeatable and not appends and not statement.in_background)

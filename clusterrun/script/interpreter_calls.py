@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from clusterrun.model.frozen import frozen
 
 PYTHON = re.compile(r"python[\d.]*", re.ASCII)
+# ``"$PYTHON" -u -m package.module``: no other program has a module behind ``-m``.
+_OPEN_MODULE = re.compile(r"\$[\w{}:=/.-]+ (?:-[uBEIOs]+ )*-m [A-Za-z_]\w*(?:\.\w+)*(?: |$)", re.ASCII)
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 # Words before a command that every rank can do without.
 NEEDLESS_BEFORE = (
@@ -47,7 +49,7 @@ def interpreter_call(command: Sequence[str]) -> InterpreterCall | None:
     """Return what ``command`` runs if it is a Python or a shell; None for other commands."""
     command = tuple(command)
     name = os.path.basename(command[0]) if command else ""
-    is_python = PYTHON.fullmatch(name) is not None
+    is_python = bool(PYTHON.fullmatch(name) or _OPEN_MODULE.match(" ".join(command[:6])))
     if not is_python and name not in SHELLS:
         return None
     place = 1

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
-    HELPERS,
     POSITIONAL,
-    PREPARES,
     SCRIPT_ENDS,
     Candidate,
     Reading,
@@ -31,12 +29,13 @@ from clusterrun.script.interpreter_calls import (
     inline_text,
     interpreter_call,
     shell_script,
+    unwrapped,
 )
 from clusterrun.script.launch_commands import (
-    ACTIVATORS,
     LaunchCommand,
     launch_in,
 )
+from clusterrun.script.program_table import TRAITS, Trait, is_tool
 from clusterrun.script.shell_source import (
     PRINTS,
     Body,
@@ -52,17 +51,9 @@ from clusterrun.script.training_statement import (
     command_reading,
     kept_whole,
     reason_against_sweep,
+    unread_files,
 )
 
-# Commands of a script that are no program to run.
-_SHELL_COMMANDS = (
-    *("set", "shopt", "trap", "exit", "wait", "kill", "eval", "read", "[", "[[", "test", "local", "return"),
-    *("break", "continue", "shift", "clear"),
-    *("sbatch", "scontrol", "squeue", "sacct", "scancel", "git", "pip", "pip3", "tee", "cat", "grep", "sed"),
-    *("awk", "find", "ln", "mv", "chmod", "wget", "curl", "ray", "jupyter", "seff", "nvcc", "make", "cmake"),
-)
-# Programs that prepare a training, and are the work of a script that has no other.
-_PREPARING = ("jupyter", "make", "cmake", "pip", "pip3", "git", "wget", "curl", "nvcc", "rsync", "tar", "cp")
 # Modules that are tools, and no training script.
 _TOOLS = ("pip", "venv", "ensurepip", "http.server", "json.tool", "zipfile")
 # A document in which the shell expands nothing.
@@ -111,14 +102,18 @@ def _read(scope: Scope) -> Reading:
         candidates = others
     for candidate in candidates:
         kind, is_one_task = candidate.training.kind, candidate.training.launch.total == 1
-        best_kind = training.training.kind if training else TrainingKind.PROGRAM
+        best_kind = training.training.kind if training else TrainingKind.UNKNOWN
         if training and kind == best_kind:
             first, second = training.training.launch.command, candidate.training.launch.command
             evaluates = _TRAINS.search(" ".join(first[:2])) and not _TRAINS.search(" ".join(second[:2]))
-            if evaluates or _follows(scope, training.statement, candidate.statement):
+            serves = _is_in_background(candidate) and not _is_in_background(training)
+            if evaluates or serves or _follows(scope, training.statement, candidate.statement):
                 continue
         if kind >= best_kind and not (is_one_task and best_kind is TrainingKind.LAUNCHED):
             training = candidate
+    unsure: list[Statement] = []
+    if training and training.training.kind is TrainingKind.UNKNOWN and not _is_certain(scope, candidates):
+        unsure, training = [other.statement for other in candidates], None
     has_runs = training is not None and not scope.depth and scope.command_line != ONE_RUN
     runs = _runs(scope, candidates, training) if training and has_runs else ()
     if scope.command_line > 0:
@@ -148,7 +143,7 @@ def _read(scope: Scope) -> Reading:
     ]
     if training and _is_in_background(training):
         beside += [statement for statement in statements if statement.in_background]
-    before = read_before(scope, statements[:place], training, of_training, beside, runs, trainings)
+    before = read_before(scope, statements[:place], training, of_training, beside, runs, trainings, unsure)
     setup = (*before.setup, *of_training.setup)
     if scope.arguments and any(POSITIONAL.search(line) for line in (*setup, of_training.text)):
         shell_words = [setup_word(value, scope.source.constants) for value in scope.arguments]
@@ -195,6 +190,20 @@ def _exits(candidate: Candidate) -> bool:
     program = "".join(word.text for word in candidate.training.command.words[:1])
     branches = candidate.statement.bodies if candidate.is_block and is_condition(candidate.statement) else ()
     return any(program in body.text and re.search(r"(?:^|[\n;])\s*exit\s*$", body.text) for body in branches)
+
+
+def _is_certain(scope: Scope, candidates: Sequence[Candidate]) -> bool:
+    """Return whether programs that convert does not know are one program, and no function or server.
+
+    One whose name says that it trains may follow others.
+    """
+    programs = {candidate.training.launch.command[:1] for candidate in candidates}
+    train = [program for program in programs if _TRAINS.search("".join(program))]
+    programs = {candidates[-1].training.launch.command[:1]} if len(train) == 1 else programs
+    lines = [candidate.statement.line for candidate in candidates]
+    has_unread = any(unread_files(scope, line) for line in lines)
+    in_background = any(candidate.statement.in_background for candidate in candidates)
+    return len(programs) == 1 and not (has_unread or in_background)
 
 
 def _is_in_background(candidate: Candidate) -> bool:
@@ -287,14 +296,14 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
                     continue
                 elif _runs_python(names):
                     kind = TrainingKind.PYTHON
-                elif (statement.is_plain or statement.bodies) and _is_program(command):
-                    kind = TrainingKind.PROGRAM
+                elif statement.is_plain or statement.bodies:
+                    kind = _kind_of_program(command)
             if names[:1] == ("ssh",):
                 launch = LaunchCommand("ssh", command=("bash", "-c", _remote_text(names)))
                 inner = _started(replace(scope, in_ranks=True), launch.command, command, statement.line)
-                kind = inner.training.kind if inner and inner.training else None
+                kind = inner.training.kind if inner and inner.training else TrainingKind.UNKNOWN
             # A command of the block counts there, unless it is in front: ``if srun python t.py; then``.
-            if kind and not any(kind <= candidate.training.kind for candidate in of_block):
+            if kind is not None and not any(kind <= candidate.training.kind for candidate in of_block):
                 of_commands.append(Candidate(statement, Training(kind, command, launch), inner))
         yield from of_commands or of_block
 
@@ -303,7 +312,7 @@ def _preparations(scope: Scope) -> Iterator[Candidate]:
     """Yield the programs of a script that starts nothing which could train."""
     for statement in scope.source.statements if not scope.depth else ():
         for command in statement.commands if statement.is_plain else ():
-            if command.program in _PREPARING:
+            if Trait.WORK in TRAITS.get(command.program, Trait.TOOL) or _is_inline(command):
                 training = Training(TrainingKind.PROGRAM, command, plain_launch(command.names))
                 yield Candidate(statement, training, None)
 
@@ -407,13 +416,33 @@ def _runs_python(names: tuple[str, ...]) -> bool:
         call = interpreter_call(names[index:])
         if call and call.is_python:
             return call.script.endswith(".py") or (bool(call.module) and call.module not in _TOOLS)
-    is_open = bool(names) and names[0].startswith("$") and any(word.endswith(".py") for word in names)
-    return is_open or (bool(names) and names[0].endswith(".py"))
+    program, *arguments = plain_launch(names).command or ("",)
+    is_open = program.startswith("$") and any(word.endswith(".py") for word in arguments)
+    return is_open or program.endswith(".py")
 
 
-def _is_program(command: Command) -> bool:
-    name = command.names[0] if command.names else ""
-    is_known = bool(name) and not command.program.startswith("$")
-    if name in ACTIVATORS and "run" in command.names[1:2]:
-        return True
-    return is_known and name not in (*HELPERS, *PREPARES, *_SHELL_COMMANDS)
+def _kind_of_program(command: Command) -> TrainingKind | None:
+    """Return how sure it is that a command is the work of a script; None for a tool."""
+    name = "".join(command.names[:1])
+    program = "".join(plain_launch(command.names).command[:1])
+    traits = TRAITS.get(program)
+    if (
+        not program
+        or command.program.startswith("$")
+        or is_tool(name)
+        or is_tool(program)
+        or _is_inline(command)
+    ):
+        return None
+    if traits and Trait.IN_SHELL in traits:
+        return TrainingKind.PROGRAM if "run" in command.names[1:2] else None
+    # ``exec`` starts no function.
+    is_known = traits or name == "exec" or "/" in program or program.endswith(SCRIPT_ENDS)
+    is_known = is_known or interpreter_call((program,)) is not None
+    return TrainingKind.PROGRAM if is_known else TrainingKind.UNKNOWN
+
+
+def _is_inline(command: Command) -> bool:
+    """Return whether a Python runs code that is in the script, or prints its version."""
+    call = interpreter_call(unwrapped(command.names))
+    return call is not None and call.is_python and not (call.module or call.script)

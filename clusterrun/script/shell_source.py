@@ -13,6 +13,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.script.directives import SOME_VALUE
 from clusterrun.script.interpreter_calls import interpreter_call, unwrapped
 from clusterrun.script.launch_commands import launch_in
+from clusterrun.script.program_table import Trait, with_trait
 from clusterrun.script.shell_conditions import is_in_pattern, truth
 from clusterrun.script.shell_grammar import Node, parsed
 
@@ -84,44 +85,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-# Programs that print what they read.
-FILTERS = ("sort", "uniq", "grep", "head", "tail", "awk", "sed", "tr", "cut", "wc", "cat", "column", "paste")
-# Programs that print.
-PRINTS = ("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami")
-# Programs that change nothing.
-_READERS = frozenset(
-    FILTERS
-    + PRINTS
-    + (
-        "id",
-        "ls",
-        "basename",
-        "dirname",
-        "realpath",
-        "readlink",
-        "seq",
-        "shuf",
-        "expr",
-        "bc",
-        "nproc",
-        "uname",
-    )
-    + (
-        "getent",
-        "scontrol",
-        "squeue",
-        "sacct",
-        "sinfo",
-        "ip",
-        "ifconfig",
-        "ss",
-        "netstat",
-        "nslookup",
-        "host",
-    )
-    + ("lscpu", "df", "stat", "comm", "[", "test", "true", ":", "cd", "command", "type", "jq")
-    + ("python", "python3")
-)
+FILTERS, PRINTS, _READERS = map(with_trait, (Trait.FILTERS, Trait.PRINTS, Trait.READS))
 # Value of a variable: a text, or the elements of an array.
 Constant = Union[str, "tuple[str, ...]"]
 

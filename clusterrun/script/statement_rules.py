@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from clusterrun.model.frozen import frozen
 from clusterrun.script.batch_scripts import PartOutcome
 from clusterrun.script.interpreter_calls import ASSIGNMENT
+from clusterrun.script.program_table import changes_shell
 from clusterrun.script.shell_source import FILTERS, PRINTS, Statement
 
 # Variables that clusterrun sets in every rank.
@@ -52,6 +53,10 @@ def of_tasks(names: Iterable[str]) -> list[str]:
 IS_OTHER_RUN = "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN"
 IS_BESIDE = "it runs beside the ranks: start it from the training script, or submit it as a run of its own"
 IS_OF_OTHER_RUN = "it comes before a line that is a run of its own: give it to that run as --setup"
+IS_UNSURE = (
+    "convert does not know this program, or function of a file: give it as COMMAND, or as a --setup line"
+)
+_IS_NEUTRAL = "it may belong before COMMAND or behind it: give it as a --setup line, or run it afterwards"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
 IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks: clusterrun help signals"
 _IS_TRAP_OF_END = (
@@ -81,6 +86,8 @@ class Facts:
     launches: bool  # whether it starts processes through a launcher, more than one task on one node
     is_exported: bool = False  # whether ``set -a`` exports the variables that it sets
     is_beside: bool = False  # whether it starts a training of its own that runs beside the command
+    is_unsure: bool = False  # whether its program may be the command of the script
+    is_behind_unsure: bool = False  # whether such a program is before it
     # Whether it waits, maybe for a program in the background that the line does not start.
     waits: bool = False
     # Whether it does something else than to prepare the shell, before a statement that is a run of its own.
@@ -144,6 +151,13 @@ class Facts:
         redirections = [text for command in self.statement.commands for text in command.redirections]
         is_output = all(re.match(r"[12&]?>", text) for text in redirections)
         return self.name == "exec" and not self.argument and is_output
+
+    @property
+    def prepares_shell(self) -> bool:
+        """Return whether its commands, if it has any, do nothing but change the shell."""
+        names = {command.program for command in self.statement.commands if command.names}
+        is_function = self.statement.kind == "function_definition"
+        return is_function or (self.statement.only_reads and all(map(changes_shell, names)))
 
     @property
     def only_prints(self) -> bool:
@@ -271,7 +285,9 @@ RULES = (
         "ranks start where submit is called",
     ),
     Rule(lambda facts: facts.name == "shift", _NEEDLESS, "the arguments after it are in the line"),
-    Rule(lambda facts: facts.name == "exit", _UNTRANSLATED, "the script ends here"),
+    Rule(
+        lambda facts: facts.name == "exit" and facts.statement.is_plain, _UNTRANSLATED, "the script ends here"
+    ),
     Rule(lambda facts: facts.redirects_output, _NEEDLESS, "clusterrun logs shows the output"),
     Rule(
         lambda facts: any(
@@ -280,19 +296,21 @@ RULES = (
         _UNTRANSLATED,
         "its program takes the place of the script: submit it as a run of its own",
     ),
+    Rule(lambda facts: facts.is_unsure, _UNTRANSLATED, IS_UNSURE),
     Rule(lambda facts: facts.is_beside, _UNTRANSLATED, IS_BESIDE),
     Rule(lambda facts: facts.waits, _UNTRANSLATED, "it may wait for a program that is not in the line"),
     Rule(lambda facts: facts.launches, _UNTRANSLATED, IS_OTHER_RUN),
     Rule(lambda facts: facts.is_of_other_run, _UNTRANSLATED, IS_OF_OTHER_RUN),
     Rule(
         lambda facts: (
-            facts.statement.is_plain
+            (facts.statement.is_plain or "$?" in facts.statement.text)
             and facts.name != "eval"
             and any(command.program.startswith("$") for command in facts.statement.commands)
         ),
         _UNTRANSLATED,
-        "its command is known only when the script runs: give it as COMMAND, or as a --setup line",
+        IS_UNSURE,
     ),
+    Rule(lambda facts: facts.is_behind_unsure and not facts.prepares_shell, _UNTRANSLATED, _IS_NEUTRAL),
 )
 
 

@@ -11,10 +11,8 @@ from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
     COMPUTED,
     END_IS_REPORTED,
-    EXTERNAL,
     KNOWN_FILES,
     PLACEHOLDER,
-    PREPARATIONS,
     PREPARES,
     Candidate,
     Reading,
@@ -36,6 +34,7 @@ from clusterrun.script.launch_commands import (
     ACTIVATORS,
     launch_in,
 )
+from clusterrun.script.program_table import TRAITS, Trait, changes_shell, with_trait
 from clusterrun.script.shell_source import (
     PRINTS,
     Command,
@@ -68,15 +67,17 @@ EXPORTED_BY_SHELLS = ("HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID")
 # Variables that every shell has.
 OF_SHELL = (*EXPORTED_BY_SHELLS, "HOSTNAME", "RANDOM", "SECONDS", "OLDPWD")
 # Words that each shell expands alike if it has the same variables.
-_VALUE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}|\$\(\([\w\s+*/%-]*\)\)"
+_VALUE = r"\$[A-Za-z_]\w*\b|\$\{[A-Za-z_]\w*\}|\$\(\([\w\s+*/%-]*\)\)"
 ALIKE = re.compile(
     rf"""(?!.*\$\{{?(?:{"|".join(OF_PLACE)})\b)"""
     rf"""(?:[\w@%+=:,./?*\s~\[\]-]|'[^']*'|"(?:[^"$`\\]|{_VALUE})*"|{_VALUE})*""",
     re.DOTALL,
 )
+# Programs of a statement that each run repeats.
+_KEPT = {*with_trait(Trait.READS), "mkdir"} - {*with_trait(Trait.RUNS)}
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 # A loop until something happens.
-_WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
+_WAITS = re.compile(r"wait\b|(?:while|until|for)\b.*\bsleep\b", re.DOTALL)
 # ``set -u``, and ``set +u``.
 _NOUNSET = re.compile(r"set\s(?:.*\s)?([-+])(?:[a-zA-Z]*u|o\s+nounset\b)")
 _SETS_UNSEEN = re.compile(r"(?:source|\.|module|ml|conda|mamba|micromamba|spack|eval|read|set --)\s")
@@ -101,12 +102,13 @@ def read_before(
     beside: Sequence[Statement],
     runs: Sequence[Statement],
     trainings: Sequence[Statement],
+    unsure: Sequence[Statement],
 ) -> Reading:
     """Return the setup lines of the statements before the command.
 
     They are read backwards, because a line is needed if a later one reads the variables that it sets.
     ``beside``: statements with a training that runs beside the command. ``runs``: statements that are runs
-    of their own. ``trainings``: all with a command that trains.
+    of their own. ``trainings``: all with a command that trains. ``unsure``: those whose program may be it.
     """
     # The line sets the launcher's variables behind the setup lines of the script.
     of_launch = of_training.training.launch.environment if of_training.training else ()
@@ -129,7 +131,7 @@ def read_before(
     requeues = False
     exported = _exported(statements)
     errexit = _errexit(statements)
-    absent = min((statement.line for statement in beside), default=None)
+    absent = min((statement.line for statement in (*beside, *unsure)), default=None)
     is_before_run = False
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
@@ -139,6 +141,8 @@ def read_before(
             is_exported=statement in exported,
             launches=facts.launches or statement in runs,
             is_beside=statement in beside,
+            is_unsure=statement in unsure,
+            is_behind_unsure=bool(unsure) and unsure[0].line < statement.line,
             waits=bool(_WAITS.match(statement.text)) and absent is not None and absent < statement.line,
             is_of_other_run=is_before_run and not statement.sets & needed and _runs_once(statement),
         )
@@ -307,10 +311,13 @@ def _runs_once(statement: Statement) -> bool:
     """
     programs = {command.program for command in statement.commands if command.names}
     are_external = all(
-        name in EXTERNAL or "/" in name or launch_in((name,)) or interpreter_call((name,))
+        (name in TRAITS and not changes_shell(name))
+        or "/" in name
+        or launch_in((name,))
+        or interpreter_call((name,))
         for name in programs
     )
-    is_kept = statement.in_background or _WAITS.match(statement.text) or programs <= PREPARATIONS
+    is_kept = statement.in_background or _WAITS.match(statement.text) or programs <= _KEPT
     return are_external and not is_kept and statement.kind != "function_definition"
 
 

@@ -27,7 +27,6 @@ from clusterrun.script.batch_reading import (
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.interpreter_calls import (
     NEEDLESS_BEFORE,
-    SHELLS,
     interpreter_call,
     shell_script,
 )
@@ -335,25 +334,26 @@ def _unseen_parts(scope: Scope, candidate: Candidate) -> Iterator[Part]:
     elif not (inner or launch.program) and _is_unknown_launcher(launch.command):
         reason = "convert does not know it: if it starts several processes, give what each of them is"
         yield Part(line, program, PartOutcome.OPTION, reason)
+    script = shell_script(launch.command) if launch.command else ""
+    is_shell = script != program or script.endswith(SCRIPT_ENDS)
+    if inner is None and script and is_shell and not scope.text_of(script, line):
+        reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
+        yield Part(line, script, PartOutcome.OPTION, reason)
+    is_program = candidate.training.kind <= TrainingKind.PROGRAM
+    if is_program and (match := _STARTER.search(" ".join(launch.command))):
+        reason = f"it starts {match[0]}, and each rank would: clusterrun sweep starts several runs"
+        yield Part(line, statement.text, PartOutcome.UNTRANSLATED, reason)
+
+
+def unread_files(scope: Scope, line: int) -> list[str]:
+    """Return the files that the script sources before ``line`` and that cannot be read."""
     files = [
         other.commands[0].names[1]
         for other in scope.source.statements
         if other.commands and other.commands[0].names[:1] in (("source",), (".",)) and other.line < line
         if len(other.commands[0].names) > 1
     ]
-    unread = [file for file in files if not (KNOWN_FILES.search(file) or scope.text_of(file, line))]
-    is_program = candidate.training.kind is TrainingKind.PROGRAM
-    if is_program and unread and "/" not in program and not (inner or program in SHELLS):
-        reason = f"if it is a function of {unread[-1]}, ranks do not have it: give what it starts"
-        yield Part(line, program, PartOutcome.OPTION, reason)
-    script = shell_script(launch.command) if launch.command else ""
-    is_shell = script != program or script.endswith(SCRIPT_ENDS)
-    if inner is None and script and is_shell and not scope.text_of(script, line):
-        reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
-        yield Part(line, script, PartOutcome.OPTION, reason)
-    if is_program and (match := _STARTER.search(" ".join(launch.command))):
-        reason = f"it starts {match[0]}, and each rank would: clusterrun sweep starts several runs"
-        yield Part(line, statement.text, PartOutcome.UNTRANSLATED, reason)
+    return [file for file in files if not (KNOWN_FILES.search(file) or scope.text_of(file, line))]
 
 
 def _is_unknown_launcher(command: Sequence[str]) -> bool:

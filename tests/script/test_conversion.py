@@ -533,7 +533,6 @@ def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str
         ("#SBATCH -p rtx4060\nP=/x/python\n$P t.py", "no GPUs"),
         ("unset SLURM_NTASKS\npython t.py", "env -u NAME"),
         ("#SBTACH --time=1\npython t.py", "reads #SBATCH alone"),
-        ("source steps.sh\nrun_suite a", "function of steps.sh"),
         ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\npython t.py", "queues the run again"),
         ("srun --exclude $(hostname) python t.py", "write its value"),
         ("#\nif [ 1; then\npython t.py", "bash -n"),
@@ -1470,3 +1469,19 @@ def test_a_time_without_limit_is_passed_on(limit: str) -> None:
 @pytest.mark.parametrize("word", ["${1:-'/data/a b'}", '"${1:-/data/a b}"'])
 def test_the_default_of_an_argument_is_in_the_line_without_its_quotes(word: str) -> None:
     assert converted(f'D={word}\npython t.py --data "$D" --n 1').command[-3:] == ("/data/a b", "--n", "1")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "source steps.sh\nrun_suite a",
+        "serve &\nwait",
+        "first a\nsecond b",
+        "read -r A < f",
+        "ulimit -n 9",
+        "work &\nfor n in $(nodes); do ssh $n client & done\nwait",
+    ],
+)
+def test_what_may_be_a_function_a_server_or_a_builtin_is_not_the_command(lines: str) -> None:
+    conversion = converted(lines)
+    assert not conversion.command
