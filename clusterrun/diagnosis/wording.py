@@ -69,10 +69,10 @@ def waited(table: CallTable, with_nodes: bool = False) -> tuple[str, ...]:
     for _, together in sorted(calls.items()):
         members = [wait.rank for wait in together]
         doing = f"wait{verb_s(members)}"
-        if together[0].at:
-            since = max(max(0.0, table.of(wait.rank).clock - wait.at) for wait in together)
+        seconds = [max(0.0, table.of(wait.rank).clock - wait.at) for wait in together if wait.at]
+        if seconds:
             has = "has" if len(members) == 1 else "have"
-            doing = f"{has} waited {since:.0f} s"
+            doing = f"{has} waited {max(seconds):.0f} s"
         places = {wait.line for wait in together} - {""}
         at = f" at {places.pop()}" if len(places) == 1 else ""
         subject = ranks_in_words(members)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,22 @@ def test_the_rank_to_blame_is_named_and_never_another(name: str) -> None:
         assert f"for rank {JOBS[name]['culprits'][0]}, which is busy" in diagnosis.message
     else:
         assert blamed == JOBS[name]["culprits"], diagnosis.message
+    assert all(seconds < 1000 for seconds in map(int, re.findall(r"waited (\d+) s", str(diagnosis.evidence))))
+
+
+@pytest.mark.parametrize(
+    "name, rank, call",
+    [("torchrun-h100_extra_barrier", 1, "barrier"), ("srun-h100_recv_without_send", 1, "recv from rank 0")],
+)
+def test_a_rank_in_another_call_than_the_others_is_named_but_not_blamed(
+    name: str, rank: int, call: str
+) -> None:
+    """A GPU call that does not end does not show which collective the GPU waits for."""
+    looks, history = [decode(JobLook, look) for look in JOBS[name]["looks"]], JobHistory()
+    diagnose_looks(looks, (), history)
+    diagnosis = diagnose_looks([_later(look, 30.0) for look in looks], (), history).diagnosis
+    assert diagnosis.verdict is Verdict.UNDETERMINED
+    assert f"rank {rank} waits in {call} at cases.py" in diagnosis.message
 
 
 def _later(look: JobLook, seconds: float) -> JobLook:
