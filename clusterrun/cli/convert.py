@@ -74,15 +74,10 @@ def _lines(conversion: Conversion, width: int) -> str:
 def _report(conversion: Conversion) -> None:
     if not conversion.command:
         say("no command was found that a line can have: put it in the place of COMMAND")
-    notes = [
-        part
-        for part in conversion.parts
-        if part.outcome in (PartOutcome.SETUP, PartOutcome.OPTION) and part.reason
-    ]
     needless = [part for part in conversion.parts if part.outcome is PartOutcome.NEEDLESS]
     for title, parts in (
         ("not translated", conversion.untranslated),
-        ("kept, with another meaning", notes),
+        ("kept, with another meaning", conversion.changed),
         ("not needed", needless),
     ):
         if parts:

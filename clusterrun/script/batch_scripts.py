@@ -57,6 +57,12 @@ class Conversion:
     def untranslated(self) -> tuple[Part, ...]:
         return tuple(part for part in self.parts if part.outcome is PartOutcome.UNTRANSLATED)
 
+    @property
+    def changed(self) -> tuple[Part, ...]:
+        """The parts that have another meaning in the line."""
+        kept = (PartOutcome.SETUP, PartOutcome.OPTION)
+        return tuple(part for part in self.parts if part.outcome in kept and part.reason)
+
     def words(self) -> list[str]:
         """Return the quoted words to type: ``clusterrun VERB``, each option with its value, COMMAND."""
         options = [f"--{name} {_quoted(name, value)}".rstrip() for name, value in self.options]
@@ -79,9 +85,8 @@ def refuse(spec: JobSpec, script: tuple[str, ...], conversion: Conversion, verb:
     remedy = line_to_type(spec, conversion, verb)
     quoted = shlex.join(script)
     remedy += f"\nclusterrun convert {quoted} shows what becomes of each line"
-    refusals = [part.reason for part in conversion.parts if part.reason in (NO_SHEBANG, DOS_LINES, NO_OPTION)]
-    as_it_is = "; ".join(dict.fromkeys(refusals)) if refusals else f"or queue it as it is: sbatch {quoted}"
-    remedy += f"\n{as_it_is}"
+    if not any(part.reason in (NO_SHEBANG, DOS_LINES, NO_OPTION) for part in conversion.parts):
+        remedy += f"\nor queue it as it is: sbatch {quoted}"
     return BadInput(problem, remedy)
 
 
@@ -90,19 +95,20 @@ def line_to_type(spec: JobSpec, conversion: Conversion, verb: str = "submit") ->
     advice = "clusterrun writes the batch script itself; give it the program and the options:\n  "
     plain = replace(spec, per_node=False)
     advice += "\n  ".join(line(plain, run, verb) for run in conversion.runs or (conversion,))
-    return advice + "".join(f"\nnot in that line: {note}" for note in _notes(conversion))
+    advice += "".join(f"\nnot in that line: {note}" for note in _notes(conversion.untranslated))
+    return advice + "".join(f"\nwith another meaning: {note}" for note in _notes(conversion.changed))
 
 
 def notice(spec: JobSpec, path: str, conversion: Conversion, verb: str = "submit") -> str:
     """Return the notice about a Python script with ``#SBATCH`` lines as COMMAND, with the line to type."""
-    omitted = "".join(f"; not in that line: {note}" for note in _notes(conversion))
+    omitted = "".join(f"; not in that line: {note}" for note in _notes(conversion.untranslated))
     instead = line(spec, conversion, verb)
     return f"clusterrun does not read the batch options in {path}: instead {instead}{omitted}"
 
 
-def _notes(conversion: Conversion) -> list[str]:
+def _notes(parts: tuple[Part, ...]) -> list[str]:
     notes = []
-    for part in conversion.untranslated:
+    for part in parts:
         text = part.text.removeprefix("#SBATCH ").partition("\n")[0]
         notes.append(f"{text} (line {part.line}: {part.reason})")
     return notes

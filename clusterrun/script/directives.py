@@ -226,6 +226,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             passed_on += [(ours, mount) for mount in value.split(",")]
         elif ours in CONFIGURABLE:
             options[ours] = value
+        elif name.startswith("#") and "ignore-pbs" in values:
+            needless.append((directive, "--ignore-pbs leaves it out"))
         elif name not in OPTIONS:
             no_such_option = "sbatch has no such option, unless a plugin brings it"
             if name.startswith("#"):

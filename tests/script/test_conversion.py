@@ -419,6 +419,10 @@ def test_a_directive_that_a_later_one_replaces_is_named() -> None:
     assert [part.text for part in parts if "replaces" in part.reason] == ["#SBATCH --gres=gpu:1"]
 
 
+def test_an_option_of_pbs_is_needless_with_ignore_pbs() -> None:
+    assert not converted("#PBS -N x\n#SBATCH --ignore-pbs\nsrun python t.py").untranslated
+
+
 def test_a_directive_that_exports_all_variables_is_needless() -> None:
     assert not converted("#SBATCH --export=all\nsrun python t.py").untranslated
 

@@ -209,6 +209,14 @@ def test_a_batch_script_as_the_command_is_refused_with_an_equivalent_line(
         )
 
 
+def test_the_refusal_of_a_batch_script_names_another_meaning_of_the_line(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(
+        "#!/bin/bash\n#SBATCH --gres=gpu:2\npython -m torch.distributed.launch --nproc_per_node 2 t.py\n"
+    )
+    with pytest.raises(BadInput, match=r"with another meaning: .*LOCAL_RANK"):
+        check_command(spec(tmp_path, "./job.sh"), on_slurm=True)
+
+
 def test_a_batch_script_for_another_scheduler_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.pbs").write_text("#!/bin/bash\n#PBS -l nodes=2:ppn=4\nsrun python t.py\n")
     _, line = refusal(spec(tmp_path, "./job.pbs"))
