@@ -72,6 +72,19 @@ def _lines(conversion: Conversion, width: int) -> str:
 
 
 def _report(conversion: Conversion) -> None:
+    from clusterrun.script.statement_rules import IS_UNSURE, OTHER_PROGRAMS
+
+    others = {part.line for part in conversion.untranslated if part.reason in OTHER_PROGRAMS}
+    candidates = {part.line for part in conversion.untranslated if part.reason == IS_UNSURE}
+    if not conversion.command and len(candidates) > 1:
+        others |= candidates
+    if others:
+        places = ", ".join(map(str, sorted(others)))
+        say(f"the script is more than a set-up and one launch: the line lacks programs of line {places}")
+        say(
+            '  it can stay a script for sbatch: eval "$(clusterrun check --export)" in it checks the nodes, '
+            "and clusterrun diagnose JOB reads the job"
+        )
     if not conversion.command:
         say("no command was found that a line can have: put it in the place of COMMAND")
     needless = [part for part in conversion.parts if part.outcome is PartOutcome.NEEDLESS]

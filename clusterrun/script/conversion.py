@@ -49,6 +49,8 @@ _THREADS = re.compile(r"\bOMP_NUM_THREADS\b")
 _COUNTS_GPUS = re.compile(r"\bSLURM_GPUS_ON_NODE\b|nvidia-smi|device_count|[= ](?:auto|gpu)$")
 # The script, or the node that it has alone, may have GPUs that Slurm does not count.
 _USES_GPUS = re.compile(r"(?i)#SBATCH.*(?:exclusive|gpu)|cuda|nvidia|\s--nv\b")
+# A name in a module, an environment, a path or a variable of a script whose program may call MPI.
+_MAY_CALL_MPI = re.compile(r"(?i)mpi4py|horovod|(?<![a-z])hvd|openmpi|mpich|cudampi")
 # Directives that may lead to nodes with such GPUs.
 _PLACES = ("partition", "constraint", "nodelist")
 # A backslash with a blank behind it does not continue a command in the next line.
@@ -418,7 +420,7 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
         yield "the line asks for no GPUs, so that ranks see none: --gpus N, or --gpus-from node"
     is_step = launch.program == "srun" and not launch.rank_launcher and "per-node" not in options
     world = nodes * max(ranks, last_number(options.get("ranks-per-node", "")), 1)
-    if is_step and not is_python and world > 1:
+    if is_step and world > 1 and (not is_python or _MAY_CALL_MPI.search(script.text)):
         yield "each process is a rank: a program that calls MPI sees one process, and none is bound to CPUs"
     has_size = not (launch.rank_launcher or launch.open_sizes)
     if has_size and is_python and world == 1 and "per-node" not in options:

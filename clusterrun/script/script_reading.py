@@ -5,6 +5,7 @@ A script, a script that it starts, a function and a block of statements are all 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -44,7 +45,7 @@ from clusterrun.script.shell_source import (
     ShellSource,
     Statement,
 )
-from clusterrun.script.statement_rules import NEEDS_ARGUMENTS, ONLY_PRINTS
+from clusterrun.script.statement_rules import IS_OTHER_BRANCH, NEEDS_ARGUMENTS, ONLY_PRINTS
 from clusterrun.script.statements_beside import parts_after, read_before, setup_word
 from clusterrun.script.training_statement import (
     block_reading,
@@ -100,14 +101,15 @@ def _read(scope: Scope) -> Reading:
     others = [other for other in candidates if not _exits(other)]
     if any(other.training.kind >= TrainingKind.PYTHON for other in others):
         candidates = others
-    for candidate in candidates:
+    clients = [other for other in candidates if not _serves(scope, other, candidates)]
+    for candidate in clients or candidates:
         kind, is_one_task = candidate.training.kind, candidate.training.launch.total == 1
         best_kind = training.training.kind if training else TrainingKind.UNKNOWN
         if training and kind == best_kind:
             first, second = training.training.launch.command, candidate.training.launch.command
             evaluates = _TRAINS.search(" ".join(first[:2])) and not _TRAINS.search(" ".join(second[:2]))
-            serves = _is_in_background(candidate) and not _is_in_background(training)
-            if evaluates or serves or _follows(scope, training.statement, candidate.statement):
+            is_beside = _is_in_background(candidate) and not _is_in_background(training)
+            if evaluates or is_beside or _follows(scope, training.statement, candidate.statement):
                 continue
         if kind >= best_kind and not (is_one_task and best_kind is TrainingKind.LAUNCHED):
             training = candidate
@@ -151,7 +153,11 @@ def _read(scope: Scope) -> Reading:
     else:
         own_setup = [line for line in before.setup if not re.match(r"shift\b", line)]
         setup = (*own_setup, *of_training.setup)
-    parts = [*of_training.parts, *before.parts, *parts_after(statements[place + 1 :])]
+    parts = [
+        *of_training.parts,
+        *before.parts,
+        *parts_after(statements[place + 1 :], of_training.in_background),
+    ]
     printed = {part.line for part in parts if part.reason == ONLY_PRINTS}
     for statement in statements if scope.arguments is None else ():
         if any(command.names[:2] == ("set", "--") for command in statement.commands):
@@ -204,6 +210,24 @@ def _is_certain(scope: Scope, candidates: Sequence[Candidate]) -> bool:
     has_unread = any(unread_files(scope, line) for line in lines)
     in_background = any(candidate.statement.in_background for candidate in candidates)
     return len(programs) == 1 and not (has_unread or in_background)
+
+
+def _serves(scope: Scope, candidate: Candidate, candidates: Sequence[Candidate]) -> bool:
+    """Return whether a program in the background serves one behind it, before the script waits for it."""
+    ends = [
+        other.line
+        for other in scope.source.statements
+        if other.line > candidate.statement.line and re.match(r"wait\b", other.text)
+    ]
+    end = min(ends, default=math.inf)
+    has_client = any(
+        candidate.statement.line < other.statement.line < end
+        for other in candidates
+        if other.training.kind >= min(candidate.training.kind, TrainingKind.PYTHON)
+        and not _is_in_background(other)
+    )
+    trains = _TRAINS.search(" ".join(candidate.training.launch.command[:2]))
+    return _is_in_background(candidate) and has_client and not trains
 
 
 def _is_in_background(candidate: Candidate) -> bool:
@@ -338,9 +362,8 @@ def _block_that_trains(scope: Scope, statement: Statement) -> Reading | None:
         return reading.training.kind if reading.training else TrainingKind.PROGRAM
 
     best = max(reversed(blocks), key=kind_of_training, default=None)
-    reason = "another branch starts it: submit it as a run of its own"
     others = [
-        replace(part, outcome=PartOutcome.UNTRANSLATED, reason=reason)
+        replace(part, outcome=PartOutcome.UNTRANSLATED, reason=IS_OTHER_BRANCH)
         for block in blocks
         for part in block.parts
         if block is not best and part.outcome is PartOutcome.COMMAND

@@ -57,6 +57,7 @@ IS_UNSURE = (
     "convert does not know this program, or function of a file: give it as COMMAND, or as a --setup line"
 )
 _IS_NEUTRAL = "it may belong before COMMAND or behind it: give it as a --setup line, or run it afterwards"
+IS_OF_LATER = "a later statement reads it that is not in the line"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
 IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks: clusterrun help signals"
 _IS_TRAP_OF_END = (
@@ -70,7 +71,12 @@ IS_OPTION = (
     "it looks like an option of the command above: a backslash at the end of that line would join them"
 )
 NEEDS_ARGUMENTS = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
-OF_OTHER_RUNS = (IS_OTHER_RUN, IS_BESIDE, IS_OF_OTHER_RUN, IS_BEHIND)
+WAITS = "it may wait for a program that is not in the line"
+IS_OTHER_BRANCH = "another branch starts it: submit it as a run of its own"
+TAKES_PLACE = "its program takes the place of the script: submit it as a run of its own"
+# Reasons for statements with programs that depend on the command.
+OTHER_PROGRAMS = (IS_OTHER_RUN, IS_BESIDE, WAITS, IS_OTHER_BRANCH, TAKES_PLACE)
+OF_OTHER_RUNS = (IS_OTHER_RUN, IS_BESIDE, IS_OF_OTHER_RUN, IS_OF_LATER, IS_BEHIND)
 
 
 @frozen
@@ -209,7 +215,10 @@ RULES = (
     ),
     Rule(
         lambda facts: (
-            bool(facts.statement.sets) and facts.statement.sets <= RENDEZVOUS and not facts.is_read_by_setup
+            bool(facts.statement.sets)
+            and facts.statement.kind != "function_definition"
+            and facts.statement.sets <= RENDEZVOUS
+            and not facts.is_read_by_setup
         ),
         _NEEDLESS,
         "clusterrun sets it in every rank",
@@ -294,11 +303,11 @@ RULES = (
             command.names[:1] == ("exec",) and len(command.names) > 1 for command in facts.statement.commands
         ),
         _UNTRANSLATED,
-        "its program takes the place of the script: submit it as a run of its own",
+        TAKES_PLACE,
     ),
     Rule(lambda facts: facts.is_unsure, _UNTRANSLATED, IS_UNSURE),
     Rule(lambda facts: facts.is_beside, _UNTRANSLATED, IS_BESIDE),
-    Rule(lambda facts: facts.waits, _UNTRANSLATED, "it may wait for a program that is not in the line"),
+    Rule(lambda facts: facts.waits, _UNTRANSLATED, WAITS),
     Rule(lambda facts: facts.launches, _UNTRANSLATED, IS_OTHER_RUN),
     Rule(lambda facts: facts.is_of_other_run, _UNTRANSLATED, IS_OF_OTHER_RUN),
     Rule(

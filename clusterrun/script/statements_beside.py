@@ -48,6 +48,8 @@ from clusterrun.script.shell_source import (
 from clusterrun.script.statement_rules import (
     ALLEXPORT,
     IS_BEHIND,
+    IS_BESIDE,
+    IS_OF_LATER,
     IS_OPTION,
     QUEUES_JOB,
     READS_RESULT,
@@ -374,7 +376,10 @@ def _setup_lines(facts: Facts, errexit: str, in_ranks: bool) -> list[str]:
     is_needed = facts.name in PREPARES and not reads_profile and not is_condition(statement)
     is_assignment = statement.kind == "variable_assignment"
     may_fail = not is_assignment or COMPUTED.search(text) is not None
-    is_definition = statement.kind in ("declaration_command", "function_definition")
+    # ``export $NAME`` fails if the value is no name.
+    is_definition = statement.kind == "function_definition" or (
+        statement.kind == "declaration_command" and not re.match(r"\w+ +[\"']?\$", text)
+    )
     is_checked = errexit and (statement.kind == "command" or (is_assignment and "|" not in text))
     if in_ranks and is_assignment and "=(" not in text and not (errexit and may_fail):
         return [f"export {text}"]
@@ -439,19 +444,26 @@ def _leaves_an_environment(command: Command) -> bool:
     return is_of_conda or command.program in ("deactivate", "module", "ml", "cd", "unset", "popd", "export")
 
 
-def parts_after(statements: Sequence[Statement]) -> Iterator[Part]:
-    """Yield what becomes of the statements behind the command, the last one first."""
+def parts_after(statements: Sequence[Statement], in_background: bool) -> Iterator[Part]:
+    """Yield what becomes of the statements behind the command, the last one first.
+
+    ``in_background``: whether the command runs beside them, until the script waits for it.
+    """
     needed: set[str] = set()
     is_followed = False  # whether a statement behind it is not in the line
     with_result = [statement for statement in statements if READS_RESULT.match(statement.text)]
     results = {name for statement in with_result for name in statement.sets}
-    for statement in reversed(statements):
-        part = _part_after(statement)
+    waits = [place for place, statement in enumerate(statements) if re.match(r"wait\b", statement.text)]
+    end = min(waits, default=len(statements)) if in_background else 0
+    for place, statement in reversed([*enumerate(statements)]):
+        reason = IS_BESIDE if place < end or statement.in_background else IS_BEHIND
+        reason = reason if statement.commands else IS_OF_LATER
+        part = _part_after(statement, reason)
         reads_result = "$?" in statement.text or bool(statement.reads & results)
         decides = re.search(r"\bexit [1-9]", statement.text) and not reads_result
         is_needed = bool(statement.sets & needed) and statement not in with_result
         if part.outcome is PartOutcome.NEEDLESS and (decides or is_needed):
-            part = replace(part, outcome=PartOutcome.UNTRANSLATED, reason=IS_BEHIND)
+            part = replace(part, outcome=PartOutcome.UNTRANSLATED, reason=reason)
         commands = [command for command in statement.commands if command.names]
         if commands and all(map(_leaves_an_environment, commands)) and not is_followed:
             part = replace(part, outcome=PartOutcome.NEEDLESS, reason=END_IS_REPORTED)
@@ -462,8 +474,8 @@ def parts_after(statements: Sequence[Statement]) -> Iterator[Part]:
             yield part
 
 
-def _part_after(statement: Statement) -> Part:
-    """Return what becomes of a statement behind the command."""
+def _part_after(statement: Statement, reason: str) -> Part:
+    """Return what becomes of a statement behind the command; ``reason`` is that of a program."""
     names = {command.program for command in statement.commands if command.names}
     files = [text for command in statement.commands for text in command.redirections]
     prints_to_file = any(os.devnull not in text and ">&" not in text for text in files)
@@ -471,10 +483,11 @@ def _part_after(statement: Statement) -> Part:
     if statement.is_plain and any(code and code[0].isdecimal() and int(code[0]) for code in exits):
         reason = "the script always fails: the run ends as its ranks do"
         return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
-    is_harmless = names <= {"wait", "exit", "set", "kill", *PRINTS} and statement.only_reads
+    is_harmless = names <= {"wait", "exit", "set", "kill", "sleep", *PRINTS} and statement.only_reads
     if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, END_IS_REPORTED)
-    reason = QUEUES_JOB if names & {"sbatch", "scontrol"} else IS_BEHIND
+    if names & {"sbatch"} or re.search(r"\bscontrol\s+requeue", statement.text):
+        reason = QUEUES_JOB
     if statement.text.startswith("-"):
         reason = IS_OPTION
     for command in statement.commands:

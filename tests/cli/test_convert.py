@@ -125,3 +125,22 @@ def test_a_script_that_only_queues_jobs_is_refused(
     printed = capsys.readouterr()
     assert not printed.out and "COMMAND" not in printed.err
     assert printed.err.count("--after") == 1 and not (folder / "clusterrun.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_more"),
+    [
+        ("srun -n1 python serve.py &\npython ask.py", True),
+        ("source steps.sh\nfirst\nsecond", True),
+        ("module load x\npython train.py", False),
+        ('"$@"', False),
+    ],
+)
+def test_a_script_that_is_more_than_one_launch_is_named_so_first(
+    folder: Path, capsys: pytest.CaptureFixture[str], lines: str, is_more: bool
+) -> None:
+    (folder / "job.sh").write_text(f"#!/bin/bash\n{lines}\n")
+    assert main(["convert", "job.sh"]) == 0
+    first, second = capsys.readouterr().err.splitlines()[:2]
+    assert ("more than a set-up and one launch" in first) == is_more
+    assert ("check --export" in second and "diagnose JOB" in second) == is_more

@@ -1489,3 +1489,31 @@ def test_the_default_of_an_argument_is_in_the_line_without_its_quotes(word: str)
 def test_what_may_be_a_function_a_server_or_a_builtin_is_not_the_command(lines: str) -> None:
     conversion = converted(lines)
     assert not conversion.command
+
+
+def test_a_server_in_the_background_is_no_command_and_its_client_runs_beside_nothing() -> None:
+    conversion = converted("srun -n1 python serve.py &\nsleep 9\npython ask.py\nsleep 9")
+    assert conversion.command == ("ask.py",)
+    assert [part.line for part in conversion.untranslated] == [2]
+
+
+def test_a_statement_beside_a_command_in_the_background_is_not_said_to_run_after_it() -> None:
+    def reason(lines: str) -> str:
+        return next(part.reason for part in converted(lines).untranslated if "./look" in part.text)
+
+    beside = reason("srun python train.py &\n./look\nwait")
+    assert beside != reason("srun python train.py &\nwait\n./look") == reason("srun python train.py\n./look")
+    assert beside == reason("srun python train.py\n./look &")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["module load openmpi/4.1", "conda activate horovod", "export MPICH_MAX_THREAD_SAFETY=multiple"],
+)
+def test_a_program_that_may_call_mpi_is_named_by_its_environment(line: str) -> None:
+    parts = converted(f"#SBATCH -n4\n{line}\nsrun python train.py").parts
+    assert any("MPI" in part.reason for part in parts)
+
+
+def test_an_export_of_a_name_in_a_variable_may_fail() -> None:
+    assert setup_of("W=$(f)\nexport $W\npython t.py $W")[1].endswith("|| :")
