@@ -582,8 +582,8 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"FileNotFoundError|Errno 2\]",
         "a file is not there, as this node sees it",
-        "is it on a file system that all nodes share? relative paths start where submit was called; "
-        "with --snapshot in the copy, which lacks what git ignores: --snapshot-include PATH",
+        "is it on a file system that all nodes share? relative paths start where submit was called, or "
+        "--setup goes; with --snapshot in the copy, which lacks what git ignores: --snapshot-include PATH",
     ),
     KnownError(
         r"PermissionError|Errno 13\]",

@@ -18,8 +18,8 @@ SOME_VALUE = "\ue025"
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "ntasks-per-gpu")
 _SIZES = (*_TASKS, "cpus-per-task", "cpus-per-gpu")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
-# Words of ``--time`` for no limit.
-_NO_LIMIT = re.compile(r"(?i)unlimited|infinite|-1")
+# Values of ``--time`` for no limit: words, and zero in any form.
+_NO_LIMIT = re.compile(r"(?i)unlimited|infinite|-1|[0:-]+")
 # An item of ``--gres`` that asks for GPUs.
 _OF_GRES = re.compile(r"(?:gres[/:])?gpu\b")
 # A type may begin with a digit, or be a number: ``gpu:2080ti``, ``gpu:3090:2``.

@@ -1465,7 +1465,7 @@ def test_directives_behind_an_indented_comment_are_read_as_sbatch_does() -> None
     assert "--mem 8G" in typed(converted(lines))
 
 
-@pytest.mark.parametrize("limit", ["UNLIMITED", "infinite"])
+@pytest.mark.parametrize("limit", ["UNLIMITED", "infinite", "0", "0-00:00:00"])
 def test_a_time_without_limit_is_passed_on(limit: str) -> None:
     assert f"--sbatch time={limit}" in typed(converted(f"#SBATCH --time={limit}\nsrun python t.py"))
 
