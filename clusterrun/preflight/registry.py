@@ -11,6 +11,7 @@ from clusterrun.preflight.checks import (
     amd_gpus,
     burn,
     check_command,
+    controller_clock,
     cpus,
     dcgm,
     environment,
@@ -96,6 +97,7 @@ CHECKS: tuple[Check, ...] = (
     versions,
     check_command,
     names,
+    controller_clock,
 )
 
 # Judges of an existing reading. ``OF`` names it: a check, ``torch``, ``product`` or ``burn``.

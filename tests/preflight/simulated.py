@@ -86,6 +86,7 @@ class Faults:
     # How often a node's torch worker dies in a matrix product.
     dies_alone: dict[int, int] = field(default_factory=dict)
     clocks: dict[int, float] = field(default_factory=dict)
+    has_controller: bool = False
     # The addresses that a node gets for the names of other nodes.
     hosts: dict[int, dict[int, str]] = field(default_factory=dict)
     # Nodes that only small packets reach. They are lost, but their machines answer a dial.
@@ -263,7 +264,11 @@ class Cluster:
             views = faults.hosts.get(node, {})
             resolved = {peer.name: views.get(peer.node, address(peer.node)) for peer in task.asked.peers}
             reading = {"resolved": resolved, "seconds": 0.001, "own": [address(node)]}
-            return 0.05, LocalAnswer((ProbeReading("names", json.dumps(reading), 0.1),))
+            true = self.wall(-1, 0.0)
+            times = {"at": true, "from": true - 0.5, "to": true + 0.5} if node == 0 else {}
+            readings = {"names": reading, "controller-clock": times if self.faults.has_controller else {}}
+            probed = (ProbeReading(check, json.dumps(value), 0.1) for check, value in readings.items())
+            return 0.05, LocalAnswer(tuple(probed))
         if isinstance(task, ListenTask):
             delay = 0.3 + chance.random()
             wall = self.wall(node, delay - 0.001)

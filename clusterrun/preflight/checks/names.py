@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -10,6 +9,7 @@ import time
 from clusterrun.model.phrases import some_of
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.probes.network_interfaces import interfaces
+from clusterrun.preflight.probes.run_program import document
 from clusterrun.preflight.tasks import Findings, ProbeReading, Readings, RunNeeds
 from clusterrun.preflight.thresholds import DIAL_SECONDS, MINORITY, SLOW_ANSWER_SECONDS
 from clusterrun.preflight.untrusted import entries, number, strings, text
@@ -51,10 +51,7 @@ def probe(request: RunNeeds) -> object:
 
 def resolved(reading: ProbeReading) -> dict[str, str]:
     """Return the addresses of each name, separated by spaces; '' if it is unknown."""
-    try:
-        answers = entries(json.loads(reading.value or "{}"), "resolved")
-    except (ValueError, RecursionError):
-        return {}
+    answers = entries(document(reading.value), "resolved")
     return {name: text(answers, name) for name in answers}
 
 

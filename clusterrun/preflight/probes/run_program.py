@@ -55,7 +55,7 @@ def document(out: str, begins: str = "{") -> object:
     start = min((place for place in map(out.find, begins) if place >= 0), default=0)
     try:
         return json.JSONDecoder().raw_decode(out[start:])[0]
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 

@@ -12,6 +12,7 @@ from clusterrun.preflight.causes.ports import Blocked, blocked
 from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSweep, SilentRendezvous
 from clusterrun.preflight.session import consistency, partition_findings
 from clusterrun.preflight.session.explanation import Explanation
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.state import HOST, SessionState
 
 _TRIES = "tried {} times"
@@ -173,7 +174,11 @@ def of_dials(state: SessionState, explanation: Explanation) -> None:
     listeners = [node for node in state.nodes.values() if node.listens and not node.absent]
     limits = chosen(state.needs.limits)
     clock_limits = (limits["clock_warn"], limits["clock_fail"])
-    explanation.add_all(consistency.clocks(listeners, *clock_limits))
+    controller = NodeState(-1, "Slurm's controller", "")
+    # The first node's clock is that of the coordinator.
+    if (times := state.nodes[HOST].controller_clock) is not None:
+        controller.bound_clock(*times)
+    explanation.add_all(consistency.clocks([*listeners, controller], *clock_limits))
     explanation.add_all(consistency.interfaces(listeners))
 
 

@@ -23,6 +23,7 @@ _NETWORKS = ("device", "infiniband")
 def clocks(nodes: Sequence[NodeState], warn: float, fail: float) -> Iterator[NodeFinding]:
     """Report clocks that differ from the median by more than the time of the messages explains.
 
+    A negative number is that of Slurm's controller, whose clock is compared but not reported.
     The limits are seconds from the median. Munge and Kerberos refuse a difference of 300 s.
     """
     timed = [node for node in nodes if node.latest < float("inf") and node.earliest > float("-inf")]
@@ -46,6 +47,8 @@ def clocks(nodes: Sequence[NodeState], warn: float, fail: float) -> Iterator[Nod
         yield _unknown_clock(f"the clocks of the nodes differ by {widest:.0f} s and more")
         return
     for node in outliers:
+        if node.node < 0:
+            continue
         seconds = node.offset - median
         direction = "ahead of" if seconds > 0 else "behind"
         has_failed = abs(differences[node.node]) > fail

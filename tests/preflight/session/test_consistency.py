@@ -55,6 +55,17 @@ def test_no_node_is_named_if_half_of_the_clocks_differ() -> None:
     assert times(0) == []
 
 
+def test_the_controllers_clock_decides_between_two_nodes() -> None:
+    def named(first: float, second: float, controller: float) -> list[tuple[int | None, Grade]]:
+        nodes = [clock(0, first), clock(1, second), clock(-1, controller)]
+        return [(entry.node, entry.finding.verdict) for entry in clocks(nodes, *LIMITS)]
+
+    assert named(0, 90.0, 0) == [(1, Grade.FAIL)]
+    assert named(0, 90.0, 90.0) == [(0, Grade.FAIL)]
+    assert named(0, 0, 90.0) == []
+    assert named(0, 90.0, 180.0) == [(None, Grade.WARN)]
+
+
 def test_the_odd_mtu_is_named_and_no_side_of_an_even_split() -> None:
     nodes = [subject(node, mtu=9000) for node in range(4)]
     assert list(interfaces(nodes)) == []

@@ -315,6 +315,10 @@ def test_a_check_names_the_ways_on_which_the_port_of_torchrun_is_silent(variable
     assert "n0001 -> n0000" not in report.set_message
 
 
+def test_the_clock_of_the_controller_tells_which_clock_of_two_nodes_is_wrong() -> None:
+    assert blamed(examined(orders(2), Faults(clocks={1: 300.0}, has_controller=True))) == {1}
+
+
 def test_a_node_without_gpus_gets_no_remedy_for_gpus() -> None:
     outcome = examined(orders(6), Faults(broken={2}))
     assert not any("dcgmi" in finding.remedy for finding in outcome.report.nodes[2].findings)
