@@ -208,7 +208,8 @@ def _check(programs: Sequence[Program], reports: int) -> None:
         path = "" if "/" in name else f", or replace PATH={dict(program.environment).get('PATH')}"
         interpreter = "its first line must name an interpreter (#!/bin/sh), or it is for another machine"
         remedy = {
-            errno.ENOENT: f"check that it exists on this node too (a --setup line may be missing{path})",
+            errno.ENOENT: "check that it, and the interpreter in its first line, exist on this node too (a "
+            f"--setup line may be missing{path})",
             errno.EACCES: "make it executable: chmod +x",
             errno.ENOEXEC: interpreter,
             errno.E2BIG: "arguments and environment together are larger than the system takes",

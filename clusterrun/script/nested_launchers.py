@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
@@ -183,7 +184,7 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
     places, recipe = recipe_lines(command, spec.cwd)
     text = recipe if places else text
     is_shell = bool(inline) or bool(places) or name != command[0]
-    is_shell = is_shell or (text.startswith("#!") and "sh" in text.partition("\n")[0])
+    is_shell = is_shell or name.endswith(".sh") or (text.startswith("#!") and "sh" in text.partition("\n")[0])
     launches: Iterable[tuple[int, LaunchCommand]] = ()
     if python:
         launches = _python_launches(text)
@@ -195,6 +196,11 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
         where = "the shell line" if inline else places[number - 1] if places else f"{name}, line {number}"
         line = launch_commands.instead(spec, launch, verb)
         remedy = f": instead {line}{launch_commands.not_in_line(launch, '; ')}" if line else ""
+        if line and is_shell and not inline and not places:
+            with suppress(BadInput):  # a script that is no single run
+                conversion = _conversion(name, spec.cwd, command[command.index(name) + 1 :], ())
+                if conversion.command and not conversion.runs:
+                    remedy = f": {batch_scripts.instead(spec, conversion, verb)}"
         if launch.program == "sbatch" and launch.command and on_slurm:
             yield f"{where} queues another job: clusterrun convert {launch.command[0]} prints its line"
         elif launch.is_scheduler and on_slurm and not launch.overlaps:

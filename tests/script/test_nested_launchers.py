@@ -329,7 +329,7 @@ def test_a_launcher_in_a_variable_or_in_a_recipe_is_warned_of(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.sh").write_text(
-        'ARGS="--nproc_per_node=2"\nexport A=1\nL="torchrun $ARGS"\nL+=" t.py"\n$L ${A} --x $B\n'
+        'ARGS="--nproc_per_node=2"\nexport A=1\nL="torchrun $ARGS"\nL+=" t.py"\n$L ${A} --x $B "$@"\n'
     )
     (tmp_path / "Makefile").write_text(
         "LAUNCH ?= torchrun --nproc_per_node=2\nall: data train\n\ntrain: data ; @:\n"
@@ -348,7 +348,8 @@ def test_a_launcher_in_a_variable_or_in_a_recipe_is_warned_of(
     for command, where in (
         (("make", "-f", "inc.mk", "fit"), "rules/train.mk, line 2 starts torchrun"),
         (("just", "-f", "rules/own.just", "train"), "justfile, line 6 starts torchrun"),
-        (("bash", "run.sh"), f"run.sh, line 5 starts torchrun.*{instead} t.py 1 --x"),
+        (("bash", "run.sh", "7"), "run.sh, line 5 starts torchrun"),
+        (("bash", "run.sh", "7"), rf"{instead} --setup 'export A=1' bash -c 'exec python t.py 1 --x \$B 7'"),
         (("make",), f"Makefile, line 5 starts torchrun.*{instead} t.py --lr"),
         (("make", "-j", "2", "-C", ".", "train"), "/Makefile, line 5 starts torchrun"),
         (("gmake", "train", "LAUNCH=deepspeed"), "Makefile, line 5 starts deepspeed"),
