@@ -40,7 +40,7 @@ _ROWS = (
     ("wait exit mkdir ln unzip chmod touch sleep sbcast", Trait.REPEATABLE),
     ("pip pip3 rsync tar cp", Trait.REPEATABLE | Trait.WORK),
     ("jupyter jupyter-lab ray make cmake git wget curl nvcc", Trait.WORK),
-    ("ts rm mv find tee ldd gcc g++ sbatch scancel seff clear", Trait.TOOL),
+    ("ts rm mv find tee ldd gcc g++ sbatch scancel seff clear flock", Trait.TOOL),
     ("python python3", Trait.READS | Trait.RUNS),
     ("Rscript julia java perl ruby matlab octave bash sh zsh", Trait.RUNS),
     ("singularity apptainer shifter podman podman-hpc docker enroot ch-run", Trait.RUNS),

@@ -57,13 +57,13 @@ from clusterrun.script.training_statement import (
 
 # Modules that are tools, and no training script.
 _TOOLS = ("pip", "venv", "ensurepip", "http.server", "json.tool", "zipfile")
-# A document in which the shell expands nothing.
-_QUOTED_DOCUMENT = re.compile(r"<<-?\s*['\"\\](\w+).*?^\s*\1\s*$", re.DOTALL | re.MULTILINE)
 # The files that a login shell reads.
 LOGIN = (
     "[ ! -r /etc/profile ] || . /etc/profile || :; for file in ~/.bash_profile ~/.bash_login ~/.profile; do "
     "[ ! -r $file ] || { . $file; break; }; done || :"
 )
+# ``eval`` of a command that only running the script shows; ``eval "$(…)"`` prepares the shell.
+_EVALUATES = re.compile(r"eval\s+[\"']?\$(?!\()")
 # A program that trains, by its name. One behind it evaluates.
 _TRAINS = re.compile(r"(?i)train|tun(?:e|ing)")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
@@ -116,6 +116,8 @@ def _read(scope: Scope) -> Reading:
     unsure: list[Statement] = []
     if training and training.training.kind is TrainingKind.UNKNOWN and not _is_certain(scope, candidates):
         unsure, training = [other.statement for other in candidates], None
+    if training is None:
+        unsure += [other for other in statements if _EVALUATES.match(other.text)]
     has_runs = training is not None and not scope.depth and scope.command_line != ONE_RUN
     runs = _runs(scope, candidates, training) if training and has_runs else ()
     if scope.command_line > 0:
@@ -166,9 +168,8 @@ def _read(scope: Scope) -> Reading:
             bool(statement.bodies) and training is not None and statement is training.statement and not kept
         )
         is_function = statement.kind == "function_definition"
-        text = _QUOTED_DOCUMENT.sub("", statement.text)
         is_inner = is_inner or statement.line in printed
-        if not is_function and not is_inner and POSITIONAL.search(text):
+        if not is_function and not is_inner and statement.reads_arguments:
             text = statement.text.partition("\n")[0]
             is_replaced = (PartOutcome.SETUP, PartOutcome.NEEDLESS)
             own = [part for part in parts if (part.line, part.text) == (statement.line, statement.text)]
@@ -335,8 +336,11 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
 def _preparations(scope: Scope) -> Iterator[Candidate]:
     """Yield the programs of a script that starts nothing which could train."""
     for statement in scope.source.statements if not scope.depth else ():
-        for command in statement.commands if statement.is_plain else ():
-            if Trait.WORK in TRAITS.get(command.program, Trait.TOOL) or _is_inline(command):
+        is_list = statement.kind == "list" and not is_condition(statement)
+        for command in statement.commands if statement.is_plain or is_list else ():
+            is_program = is_list and _kind_of_program(command) is TrainingKind.PROGRAM
+            is_work = Trait.WORK in TRAITS.get(command.program, Trait.TOOL) or _is_inline(command)
+            if is_program or is_work:
                 training = Training(TrainingKind.PROGRAM, command, plain_launch(command.names))
                 yield Candidate(statement, training, None)
 

@@ -33,6 +33,8 @@ _COMMAND = re.compile(r"\$\((?!\()|`|\$[!?]")
 _OPEN_EXPANSION = re.compile(r"\$\(\(.*?\)\)|\$\([^()]*\)|`[^`]*`|\$\{[^}]*\}", re.DOTALL)
 # A word of an unquoted value.
 _SPLIT = re.compile(rf"(?:{_OPEN_EXPANSION.pattern}|\S)+", re.DOTALL)
+# A variable in front of a redirection, which gets the number of the file.
+_DESCRIPTOR = re.compile(r"\{[A-Za-z_]\w*\}", re.ASCII)
 # A part of a launcher's command line.
 _LAUNCHER = re.compile(
     r"torchrun|torch\.distributed|accelerate launch|deepspeed |--n(?:proc|nodes)|--rdzv"
@@ -101,7 +103,8 @@ class ShellWord:
     def is_open(self, value: str) -> bool:
         """Return whether ``value``, one of its words, is known only when the script runs."""
         is_pattern = self.text[:1] not in "'\"" and any(mark in self.text for mark in _SPECIAL)
-        return "$" in value or "`" in value or (self.values == (self.text,) and is_pattern)
+        is_home = self.text[:1] == "~"
+        return is_home or "$" in value or "`" in value or (self.values == (self.text,) and is_pattern)
 
     def source(self, value: str) -> str:
         """Return the shell's text for ``value``, one of its words."""
@@ -184,6 +187,11 @@ class Statement:
     def only_reads(self) -> bool:
         """Return whether the commands inside of ``$(…)`` change nothing."""
         return all(program in _READERS for program in self.substitutes)
+
+    @property
+    def reads_arguments(self) -> bool:
+        names = {command.program for command in self.commands}
+        return "getopts" in names or any(re.fullmatch(r"[1-9]\d*|[@*#]", name) for name in self.reads)
 
     @property
     def is_plain(self) -> bool:
@@ -632,6 +640,8 @@ class ShellSource:
             files = [child for child in redirections if child.type == "file_redirect"]
             behind = [word for file in files for word in _destination(file)[1]]
             own = [child for child in node.named_children if not child.type.endswith("redirect")]
+            # ``exec {FD}>FILE`` opens a file.
+            own = [child for child in own if not _DESCRIPTOR.fullmatch(self._text(child))]
             for child in (*own, *behind):
                 word = ShellWord(self._text(child), self._values(child))
                 if child.start_byte == end:
@@ -779,6 +789,8 @@ class ShellSource:
             value = self.arguments if is_list else "".join(self.arguments[place : place + 1])
         if separator and name.isdecimal() and self.arguments is None:
             value = ""  # the line has no arguments of the batch script
+        if is_list and isinstance(value, str):
+            value = (value,)  # ``${A[@]}`` of a variable that is no array
         if separator and value in ("", ()):
             return None if set(default) & set("$`'\"\\") else default
         return value if isinstance(value, tuple) == is_list else None

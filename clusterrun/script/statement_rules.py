@@ -155,7 +155,10 @@ class Facts:
     def redirects_output(self) -> bool:
         """Return whether it is an ``exec`` that redirects the output of the script."""
         redirections = [text for command in self.statement.commands for text in command.redirections]
-        is_output = all(re.match(r"[12&]?>", text) for text in redirections)
+        # ``exec {FD}>FILE`` opens a file.
+        is_output = all(re.match(r"[12&]?>", text) for text in redirections) and not _OPENS.match(
+            self.statement.text
+        )
         return self.name == "exec" and not self.argument and is_output
 
     @property
@@ -194,6 +197,7 @@ _INHERITED = re.compile(
 )
 # It reads the result of the statement before it: nothing of its own runs in front.
 READS_RESULT = re.compile(r"(?!\w+\s*\(\)|function\b)(?:(?!\|\||&&|[;\n])[^#])*(?:\$\?|\bPIPESTATUS\b)")
+_OPENS = re.compile(r"exec\s+\{")
 _EXPORTS = re.compile(r"\b(?:export|declare|typeset|readonly|local)\b")
 ALLEXPORT = re.compile(r"set\s+([-+])(?:a\b|o\s+allexport)")
 _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED

@@ -82,7 +82,8 @@ _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 _WAITS = re.compile(r"wait\b|(?:while|until|for)\b.*\bsleep\b", re.DOTALL)
 # ``set -u``, and ``set +u``.
 _NOUNSET = re.compile(r"set\s(?:.*\s)?([-+])(?:[a-zA-Z]*u|o\s+nounset\b)")
-_SETS_UNSEEN = re.compile(r"(?:source|\.|module|ml|conda|mamba|micromamba|spack|eval|read|set --)\s")
+_NOUNSET_LINES = ("set -u", "set +u")
+_ENDS_HERE = "set -u ends the script here: no #SBATCH line sets it"
 # The variable whose name another one holds: ``${!NAME}``.
 _INDIRECT = re.compile(r"\$\{![A-Za-z_]\w*\}", re.ASCII)
 # Kinds of statements whose commands all run.
@@ -156,6 +157,8 @@ def read_before(
             outcome, reason = rule.outcome, rule.reason
             if facts.name == "shift":
                 lines = [statement.text]
+            elif match := _NOUNSET.match(statement.text):
+                lines = [f"set {match[1]}u"]
         elif statement.kind == "function_definition" and not (
             calls("\n".join((*setup, *of_training.setup)), statement)
             or (calls(code, statement) and statement.text not in code)
@@ -180,38 +183,41 @@ def read_before(
         fates.insert(0, (statement, own, lines))
         setup[:0] = lines
     lines, own_parts = _with_their_variables(fates)
-    checks, check_parts = _unset_checks(scope, statements, training)
-    # Such a line may set variables that the script does not name.
-    place = max((index for index, line in enumerate(lines, 1) if _SETS_UNSEEN.match(line)), default=0)
-    lines[place:place] = checks
+    lines, check_parts = _with_nounset(scope, statements, training, lines)
     is_check = {(part.line, part.text) for part in check_parts}
     own_parts = [part for part in own_parts if (part.line, part.text) not in is_check]
     return Reading(setup=tuple(lines), requeues=requeues, parts=(*parts, *own_parts, *check_parts))
 
 
-def _unset_checks(
-    scope: Scope, statements: Sequence[Statement], training: Candidate | None
+def _with_nounset(
+    scope: Scope, statements: Sequence[Statement], training: Candidate | None, lines: Sequence[str]
 ) -> tuple[list[str], list[Part]]:
-    """Return the setup line that ends the run where ``set -u`` ends the script: a variable is unset."""
-    whole = [*statements, *([training.statement] if training else [])]
-    start: Statement | None = None
-    names: dict[str, None] = {}
-    is_set = {*scope.source.constants, *scope.source.environment, *OF_SHELL, *RENDEZVOUS}
-    for statement in whole:
-        if match := _NOUNSET.match(statement.text):
-            start = statement if match[1] == "-" else None
-        is_certain = statement.is_plain or statement.kind in _CERTAIN
-        if start and is_certain:
-            text = _without_alternatives(statement.text)
-            names.update(dict.fromkeys(name for name in _EXPANDED.findall(text) if name not in is_set))
-        is_set |= statement.sets
-    lines = [f": {' '.join(f'${{{name}?}}' for name in names if not name.startswith('SLURM_'))}"]
-    parts = [Part(start.line, start.text, PartOutcome.SETUP)] if start and lines != [": "] else []
-    for name in names:
-        if start and _OF_RESOURCES.fullmatch(name):
-            reason = "set -u ends the script here: no #SBATCH line sets it"
-            parts.append(Part(start.line, f"${name}", PartOutcome.UNTRANSLATED, reason))
-    return (lines if parts else []), parts
+    """Return the setup ``lines`` with each ``set -u`` of the script, if one of their variables may be unset.
+
+    The run ends where the script does. A last line reads the variables of the command.
+    """
+    settings = [statement for statement in statements if _NOUNSET.match(statement.text)]
+    command = training.statement if training else None
+    is_certain = command is not None and (command.is_plain or command.kind in _CERTAIN)
+    of_command = _EXPANDED.findall(_without_alternatives(command.text)) if command and is_certain else []
+    of_lines = _EXPANDED.findall(_without_alternatives("\n".join(lines)))
+    whole = (*statements, command) if command else statements
+    is_set = {*OF_SHELL, *RENDEZVOUS, *scope.source.constants, *scope.source.environment}
+    names = dict.fromkeys((*of_lines, *of_command))
+    open_names = [name for name in names if name not in is_set.union(*(other.sets for other in whole))]
+    parts = [
+        Part(settings[0].line, f"${name}", PartOutcome.UNTRANSLATED, _ENDS_HERE)
+        for name in open_names
+        if settings and _OF_RESOURCES.fullmatch(name)
+    ]
+    open_names = [name for name in open_names if not name.startswith("SLURM_")]
+    if not open_names:
+        return [line for line in lines if line not in _NOUNSET_LINES], parts
+    parts += [Part(other.line, other.text, PartOutcome.SETUP) for other in settings]
+    last = [line for line in lines if line in _NOUNSET_LINES][-1:]
+    own = " ".join(f"${name}" for name in open_names if name in of_command)
+    end = [*([f": {own}"] if own else []), "set +u"] if last == ["set -u"] else []
+    return [*lines, *end], parts
 
 
 def _without_alternatives(text: str) -> str:

@@ -168,6 +168,8 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
         return None
     before = scope.source.statements[: scope.source.statements.index(statement)]
     settings = [other.text for other in before if re.match(r"(?:set\s+-(?!-)|shopt\s)", other.text)]
+    if candidate.inner and candidate.inner.in_background:
+        code += "\nwait"
     code = "\n".join((*settings, code))
     arguments = ("bash", *scope.arguments) if scope.arguments and POSITIONAL.search(code) else ()
     command = ("bash", "-c", code, *arguments)

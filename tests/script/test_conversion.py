@@ -1255,11 +1255,15 @@ def test_a_variable_of_the_script_alone_is_no_variable_of_ranks() -> None:
 
 
 def test_set_u_ends_the_run_if_a_variable_is_unset() -> None:
-    lines = "set -eu\nsource env\nA=1\nmkdir $W/$A\necho \"$V\" '$no' ${M:-}\npython t.py $A"
-    assert (
-        setup_of(lines) == ["source env", ": ${W?} ${V?}", "mkdir $W/1"]
-        or setup_of(lines)[1] == ": ${W?} ${V?}"
-    )
+    lines = "set -eu\nsource env\nA=1\nmkdir $W/$A\necho '$no' ${M:-}\npython t.py $A $V"
+    setup = setup_of(lines)
+    assert setup[0] == "set -u" and setup[setup.index(": $V") + 1] == "set +u"
+    assert "set -u" not in setup_of(lines.replace("$W", "w").replace("$V", "v"))
+
+
+def test_a_variable_that_a_file_may_set_is_unset_only_if_it_does_not() -> None:
+    lines = setup_of("set -u\nsource env\nstart_all\npython t.py $V")
+    assert lines.index(": $V") > lines.index("start_all || :") > lines.index("source env")
 
 
 def test_a_variable_that_slurm_does_not_set_ends_a_script_with_set_u() -> None:
@@ -1412,7 +1416,7 @@ def test_a_word_of_a_function_that_may_become_several_is_named() -> None:
 
 
 def test_set_u_counts_in_a_group() -> None:
-    assert ": ${A?}" in setup_of("set -u\n(cd sub; python t.py $A)")
+    assert ": $A" in setup_of("set -u\n(cd sub; python t.py $A)")
 
 
 @pytest.mark.parametrize(
@@ -1517,3 +1521,30 @@ def test_a_program_that_may_call_mpi_is_named_by_its_environment(line: str) -> N
 
 def test_an_export_of_a_name_in_a_variable_may_fail() -> None:
     assert setup_of("W=$(f)\nexport $W\npython t.py $W")[1].endswith("|| :")
+
+
+def test_the_only_program_of_a_list_is_the_command() -> None:
+    assert converted("A=1 bash work.sh && echo done").command == ("bash", "work.sh")
+
+
+def test_a_command_that_eval_reads_from_a_variable_is_named() -> None:
+    conversion = converted("C=($(f))\neval ${C[$I]}")
+    assert not conversion.command and [part.line for part in conversion.untranslated] == [3]
+
+
+def test_an_argument_of_awk_is_no_argument_of_the_script() -> None:
+    lines = "if f | awk '{print $1}' | grep -q x; then echo \"No 'x' found.\"; fi\npython t.py"
+    assert not converted(lines).untranslated
+
+
+def test_programs_in_the_background_of_a_loop_are_waited_for() -> None:
+    lines = 'for a in 1 2; do python c.py & P+=($!); done\nfor p in "${P[@]}"; do wait $p; done'
+    assert converted(lines).command[-1].endswith("\nwait")
+
+
+def test_a_home_folder_in_a_loop_is_expanded() -> None:
+    assert "exec python t.py ~/cfg/$m" in converted("for m in a b; do python t.py ~/cfg/$m; done").command
+
+
+def test_a_file_that_exec_opens_is_no_program() -> None:
+    assert converted('exec {FD}>"$W/.lock"\npython t.py').command == ("t.py",)
