@@ -9,6 +9,7 @@ from clusterrun.preflight.causes import losses
 from clusterrun.preflight.causes.dials import ConnectTrouble
 from clusterrun.preflight.causes.losses import LossTrouble
 from clusterrun.preflight.causes.ports import Blocked, blocked
+from clusterrun.preflight.checks import controller_clock
 from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSweep, SilentRendezvous
 from clusterrun.preflight.session import consistency, partition_findings
 from clusterrun.preflight.session.explanation import Explanation
@@ -176,8 +177,7 @@ def of_dials(state: SessionState, explanation: Explanation) -> None:
     clock_limits = (limits["clock_warn"], limits["clock_fail"])
     controller = NodeState(-1, "Slurm's controller", "")
     # The first node's clock is that of the coordinator.
-    if (times := state.nodes[HOST].controller_clock) is not None:
-        controller.bound_clock(*times)
+    controller.earliest, controller.latest = controller_clock.bounds(state.nodes[HOST].local)
     explanation.add_all(consistency.clocks([*listeners, controller], *clock_limits))
     explanation.add_all(consistency.interfaces(listeners))
 

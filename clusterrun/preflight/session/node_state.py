@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterrun.model.overloads import Overloads
 from clusterrun.preflight import tasks
-from clusterrun.preflight.checks import controller_clock, names
+from clusterrun.preflight.checks import names
 
 # Replaces the answer of a node that did not report its ports.
 NOT_HEARD = tasks.ListenAnswer((), (), 0, 0.0)
@@ -24,8 +24,6 @@ class NodeState:
         self.listening = NOT_HEARD
         # Bounds of how far its clock is ahead of the coordinator's; seconds.
         self.earliest, self.latest = float("-inf"), float("inf")
-        # The controller's clock, between two times of this node's; None if unknown.
-        self.controller_clock: tuple[float, float, float] | None = None
         self.resolved: dict[str, str] = {}  # by name, its addresses with spaces between; '' if unknown
         self.torch_worker: tasks.TorchStarted | None = None
         self.first_torch_worker: tasks.TorchStarted | None = None
@@ -75,8 +73,6 @@ class NodeState:
         self.local = tasks.LocalAnswer(tuple(readings.values()))
         if names.NAME in readings:
             self.resolved.update(names.resolved(readings[names.NAME]))
-        if controller_clock.NAME in readings:
-            self.controller_clock = controller_clock.times(readings[controller_clock.NAME])
 
     def record_torch_worker(self, answer: tasks.TorchStarted) -> None:
         self.torch_worker = answer

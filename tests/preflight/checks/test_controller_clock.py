@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 
 import pytest
 
 from clusterrun.preflight.checks import controller_clock
-from clusterrun.preflight.tasks import ProbeReading, Target
+from clusterrun.preflight.tasks import LocalAnswer, ProbeReading, Target
 from tests.preflight.checks.values import asked
 
+UNKNOWN = (-math.inf, math.inf)
 
-def reading(*nodes: int) -> ProbeReading:
+
+def bounds(*nodes: int) -> tuple[float, float]:
     peers = tuple(Target(node, f"n{node}", f"10.0.0.{node}", (), 0) for node in nodes)
-    return ProbeReading("controller-clock", json.dumps(controller_clock.probe(asked(peers=peers))), 0.1)
+    value = json.dumps(controller_clock.probe(asked(peers=peers)))
+    return controller_clock.bounds(LocalAnswer((ProbeReading("controller-clock", value, 0.1),)))
 
 
 @pytest.fixture
@@ -30,11 +34,12 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_only_the_first_of_two_nodes_asks(scontrol: Path) -> None:
-    at, asked_at, answered_at = controller_clock.times(reading(0, 1)) or (0.0, 0.0, 0.0)
-    assert (at, asked_at < answered_at <= time.time() + 0.5) == (1700000000.5, True)
-    assert [controller_clock.times(reading(*nodes)) for nodes in ((1, 0), (0, 1, 2))] == [None, None]
+    before = time.time()
+    least, most = bounds(0, 1)
+    assert 1700000000 - time.time() <= least < most <= 1700000001 - before
+    assert [bounds(*nodes) for nodes in ((1, 0), (0, 1, 2))] == [UNKNOWN, UNKNOWN]
 
 
 def test_a_controller_that_does_not_answer_is_no_clock(scontrol: Path) -> None:
     scontrol.write_text("#!/bin/sh\nexit 1\n")
-    assert controller_clock.times(reading(0, 1)) is None
+    assert (bounds(0, 1), controller_clock.bounds(None)) == (UNKNOWN, UNKNOWN)
