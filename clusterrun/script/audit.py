@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from clusterrun.model.frozen import replace
-from clusterrun.script.batch_reading import Reading, variables_read
+from clusterrun.script.batch_reading import COMPUTED, Reading, variables_read, variables_set
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.shell_source import ShellSource
-from clusterrun.script.statement_rules import RENDEZVOUS, of_tasks
+from clusterrun.script.statement_rules import IS_COMPUTED, RENDEZVOUS, of_tasks
 from clusterrun.script.statements_beside import ALIKE, EXPORTED_BY_SHELLS, OF_PLACE
 
 # Commands of a setup line that may set variables which no statement shows.
@@ -91,6 +91,12 @@ def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
             reason = f"the line reads {', '.join(sorted(names))}, and this statement is not in it"
             yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
     line = next((part.line for part in reading.parts if part.outcome is PartOutcome.COMMAND), 1)
+    # The line is typed before the script computes its variables.
+    own = variables_set(source)
+    for name, value in launch.options if launch else ():
+        is_computed = bool(own & variables_read([value])) or COMPUTED.search(value)
+        if name not in ("setup", "input") and is_computed:
+            yield Part(line, value, PartOutcome.UNTRANSLATED, IS_COMPUTED.format(name))
     if not (launch and (launch.rank_launcher or launch.keeps_accelerate)):
         unset = variables_read((code,)) & RENDEZVOUS - source.names_set
         for name in sorted(unset):

@@ -42,6 +42,7 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 # An argument of a script: ``$1``, ``"$@"``. Awk's own stand in single quotes.
 POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
+_DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
 SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
 END_IS_REPORTED = "clusterrun reports the end of the run"
@@ -143,6 +144,11 @@ def variables_read(lines: Sequence[str]) -> set[str]:
     text = " ".join(lines)
     others = " ".join(_ARITHMETIC.findall(text))
     return {*_READ.findall(text), *re.findall(r"[A-Za-z_]\w*", others)}
+
+
+def variables_set(source: ShellSource) -> set[str]:
+    """Return the variables that a script sets, also by ``${NAME:=default}``."""
+    return {name for other in source.statements for name in (*other.sets, *_DEFAULTED.findall(other.text))}
 
 
 def plain_launch(names: tuple[str, ...]) -> LaunchCommand:

@@ -42,6 +42,8 @@ _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
 _SAYS_CPUS = {*AFFECTS_CPUS, "exclusive"}
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
+# A variable that clusterrun sets in ranks, and not with --per-node.
+_OF_RANKS = re.compile(r"export (?:WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE)=")
 # Launchers that set OMP_NUM_THREADS=1 for several ranks, unless it is set.
 _SETS_THREADS = re.compile(r"torchrun|python -m torch|accelerate")
 _THREADS = re.compile(r"\bOMP_NUM_THREADS\b")
@@ -159,7 +161,12 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     )
     reason = "clusterrun sets it in every rank"
     set_by_us = [Part(command_line, text, PartOutcome.NEEDLESS, reason) for text in needless]
-    all_parts = [*_directive_parts(script), *script.reading.parts, *set_by_us]
+    parts_of_script = list(script.reading.parts)
+    for place, part in enumerate(parts_of_script):
+        if ("per-node", "") in typed and part.outcome is PartOutcome.NEEDLESS and _OF_RANKS.match(part.text):
+            parts_of_script[place] = replace(part, outcome=PartOutcome.SETUP, reason="")
+            options = (*options, ("setup", part.text))
+    all_parts = [*_directive_parts(script), *parts_of_script, *set_by_us]
     of_job = dict(script.translated.options)
     for name, value in script.launch.options:
         is_size = name == "cpus-per-rank" and last_number(value)

@@ -62,8 +62,8 @@ LOGIN = (
     "[ ! -r /etc/profile ] || . /etc/profile || :; for file in ~/.bash_profile ~/.bash_login ~/.profile; do "
     "[ ! -r $file ] || { . $file; break; }; done || :"
 )
-# ``eval`` of a command that only running the script shows; ``eval "$(…)"`` prepares the shell.
-_EVALUATES = re.compile(r"eval\s+[\"']?\$(?!\()")
+# Code that only running the script shows. ``eval "$(…)"`` prepares the shell.
+_EVALUATES = re.compile(r"eval\s+[\"']?\$(?!\()|(?:source|\.)\s+\"?\$\{?\d")
 # A program that trains, by its name. One behind it evaluates.
 _TRAINS = re.compile(r"(?i)train|tun(?:e|ing)")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
@@ -251,6 +251,8 @@ def _runs(scope: Scope, candidates: Sequence[Candidate], training: Candidate) ->
         is_step = is_small(launch, scope.source.constants)
         is_run = candidate.training.kind is TrainingKind.LAUNCHED and not is_step
         is_beside = statement.in_background or training.statement.in_background
+        are_beside = statement.in_background and training.statement.in_background
+        is_equal = are_beside and candidate.training.kind is training.training.kind
         is_other_program = is_beside and launch.command[: len(program)] != program
         reads_result = bool(statement.reads & results) or "$?" in statement.text
         if statement is training.statement:
@@ -260,9 +262,13 @@ def _runs(scope: Scope, candidates: Sequence[Candidate], training: Candidate) ->
         elif not statement.is_plain:
             is_evaluation = is_behind and candidate.training.kind is TrainingKind.PYTHON
             statements += [statement] if is_evaluation and kept_whole(scope, candidate) else []
-        elif is_run or (
-            candidate.training.kind >= TrainingKind.PYTHON
-            and (is_behind or launch.command[: len(program)] == program)
+        elif (
+            is_run
+            or is_equal
+            or (
+                candidate.training.kind >= TrainingKind.PYTHON
+                and (is_behind or launch.command[: len(program)] == program)
+            )
         ):
             statements.append(statement)
     # Each is found again by its line. They run one after another, or all at the same time.
@@ -271,9 +277,9 @@ def _runs(scope: Scope, candidates: Sequence[Candidate], training: Candidate) ->
     waits = any(
         first < other.line < last and re.match(r"wait\b", other.text) for other in scope.source.statements
     )
-    are_beside = [statement.in_background for statement in statements]
-    is_chain = not any(are_beside)
-    is_group = all(are_beside[:-1]) and not waits
+    in_background = [statement.in_background for statement in statements]
+    is_chain = not any(in_background)
+    is_group = all(in_background[:-1]) and not waits
     return tuple(statements) if len(statements) > 1 and has_own_lines and (is_chain or is_group) else ()
 
 

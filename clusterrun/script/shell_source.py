@@ -871,7 +871,11 @@ def _names_set_by(text: str) -> Iterator[str]:
 def _destination(node: Node) -> tuple[int, list[Node]]:
     """Return the end of the file in a redirection, and the words behind it."""
     files = [child for child in node.named_children if child.type != "file_descriptor"]
-    return (files[0].end_byte, files[1:]) if files else (node.end_byte, [])
+    end = files.pop(0).end_byte if files else node.end_byte
+    # The grammar splits ``> $a/$b`` behind its second dollar sign.
+    while files and files[0].start_byte == end:
+        end = files.pop(0).end_byte
+    return end, files
 
 
 def _below(node: Node) -> Iterator[Node]:

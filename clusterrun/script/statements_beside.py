@@ -77,6 +77,9 @@ ALIKE = re.compile(
 )
 # Programs of a statement that each run repeats.
 _KEPT = {*with_trait(Trait.READS), "mkdir"} - {*with_trait(Trait.RUNS)}
+# Commands whose failure ends the run, and not the script.
+_MAY_FAIL = re.compile(r"(?:module|ml|conda|mamba|micromamba|spack|source|\.|cd)\s")
+_IS_STRICT = "if this line, or one like it, fails, the run ends; the script goes on: || : behind it does so"
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 # A loop until something happens.
 _WAITS = re.compile(r"wait\b|(?:while|until|for)\b.*\bsleep\b", re.DOTALL)
@@ -184,6 +187,11 @@ def read_before(
         setup[:0] = lines
     lines, own_parts = _with_their_variables(fates)
     lines, check_parts = _with_nounset(scope, statements, training, lines)
+    strict = [] if errexit else [part for part in own_parts if _MAY_FAIL.match(part.text)]
+    if first := next(
+        (part for part in strict if (part.outcome, part.reason) == (PartOutcome.SETUP, "")), None
+    ):
+        own_parts[own_parts.index(first)] = replace(first, reason=_IS_STRICT)
     is_check = {(part.line, part.text) for part in check_parts}
     own_parts = [part for part in own_parts if (part.line, part.text) not in is_check]
     return Reading(setup=tuple(lines), requeues=requeues, parts=(*parts, *own_parts, *check_parts))

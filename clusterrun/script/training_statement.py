@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
-    COMPUTED,
     END_IS_REPORTED,
     KNOWN_FILES,
     PLACEHOLDER,
@@ -23,6 +22,7 @@ from clusterrun.script.batch_reading import (
     calls,
     is_condition,
     variables_read,
+    variables_set,
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.interpreter_calls import (
@@ -44,12 +44,8 @@ from clusterrun.script.shell_source import (
     Statement,
     is_launcher_text,
 )
-from clusterrun.script.statement_rules import (
-    IS_OTHER_RUN,
-)
+from clusterrun.script.statement_rules import IS_COMPUTED, IS_OTHER_RUN
 
-# ``${NAME:=default}`` sets a variable.
-_DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 # Values that differ between ranks, or each time a shell evaluates them.
 _OF_RANK = re.compile(
     r"\$\((?!\()|`|\$\$|\$\{?(?:RANDOM|HOSTNAME|SLURMD_NODENAME|SLURM_(?:PROCID|LOCALID|NODEID|TASK_PID)"
@@ -87,7 +83,6 @@ _RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails d
 _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
-_IS_COMPUTED = "--{} reads a variable of the script: write its value into the line"
 _IN_LOGS = "clusterrun logs shows the output"
 
 
@@ -269,7 +264,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
         if "/" in python and re.match(r"[\w.]", python):
             python = os.path.join(scope.folder_at(line), python)
             if "$" in python:
-                parts.append(Part(line, python, PartOutcome.UNTRANSLATED, _IS_COMPUTED.format("python")))
+                parts.append(Part(line, python, PartOutcome.UNTRANSLATED, IS_COMPUTED.format("python")))
         reading = Reading(
             command=command,
             text=text,
@@ -278,14 +273,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
             parts=(*_around(statement, None), *parts),
         )
     parts, setup = list(reading.parts), list(reading.setup)
-    # The line is typed before the script computes its variables.
-    own = {
-        name for other in scope.source.statements for name in (*other.sets, *_DEFAULTED.findall(other.text))
-    }
-    for name, value in launch.options:
-        is_computed = bool(own & variables_read([value])) or COMPUTED.search(value)
-        if name not in ("setup", "input") and is_computed:
-            parts.append(Part(line, value, PartOutcome.UNTRANSLATED, _IS_COMPUTED.format(name)))
+    own = variables_set(scope.source)
     is_partial = not statement.is_plain and (statement.kind != "list" or is_condition(statement))
     if is_partial:
         reason = f"the command is in {_kind(statement)}, which is not in the line"

@@ -1548,3 +1548,34 @@ def test_a_home_folder_in_a_loop_is_expanded() -> None:
 
 def test_a_file_that_exec_opens_is_no_program() -> None:
     assert converted('exec {FD}>"$W/.lock"\npython t.py').command == ("t.py",)
+
+
+def test_a_file_with_two_variables_in_its_name_is_no_argument() -> None:
+    assert converted("python t.py --x 1 > $D/$T.out").command == ("t.py", "--x", "1")
+
+
+def test_equal_programs_in_the_background_are_runs_also_before_a_pipe() -> None:
+    runs = converted("bash a.sh | tee a.log &\nbash b.sh | tee b.log &\nwait").runs
+    assert [run.command[-1] for run in runs] == ["a.sh", "b.sh"]
+
+
+def test_a_variable_of_ranks_is_kept_with_per_node() -> None:
+    lines = "export WORLD_SIZE=$((SLURM_NNODES * 4))"
+    assert setup_of(f"#SBATCH --gres=gpu:4\n{lines}\npython t.py") == [lines]
+    assert not setup_of(f"#SBATCH --gres=gpu:4\n{lines}\nsrun -n4 python t.py")
+
+
+def test_an_option_that_a_variable_of_the_script_gives_is_named_in_a_loop_too() -> None:
+    lines = 'I=${I:-x.sif}\nfor f in a b; do srun --container-image="$I" python t.py $f; done'
+    assert [part.text for part in converted(lines).untranslated] == ["$I"]
+
+
+def test_a_file_of_an_argument_that_is_the_work_is_named() -> None:
+    conversion = converted("module load x\nsource $1")
+    assert not conversion.command and 3 in {part.line for part in conversion.untranslated}
+
+
+@pytest.mark.parametrize(("errexit", "count"), [("", 1), ("set -e\n", 0)])
+def test_a_setup_line_that_is_stricter_than_the_script_is_named_once(errexit: str, count: int) -> None:
+    parts = converted(f"{errexit}module load a\nmodule load b\npython t.py").parts
+    assert len([part for part in parts if part.outcome is PartOutcome.SETUP and part.reason]) == count
