@@ -12,7 +12,7 @@ from clusterrun.diagnosis.stacks import (
     ThreadPlace,
     is_in_backward,
     location,
-    reads_socket,
+    waits_for_input,
 )
 from clusterrun.model.frozen import Any, frozen
 
@@ -290,9 +290,9 @@ class RankSnapshot:
 
     @property
     def receives(self) -> bool:
-        """Return whether data still come from a disk or a socket: it waits for them, and ran lately."""
+        """Return whether data or asyncio's events still come: it waits for them, and ran lately."""
         idle = self.process.idle
-        if reads_socket(self.stacks.main):
+        if waits_for_input(self.stacks.main):
             return 0 <= idle < SOCKET_PAUSE
         return self.state == "D" and 0 <= idle < self.process.seconds
 

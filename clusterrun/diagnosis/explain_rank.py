@@ -197,9 +197,9 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             f"it waits in user code{where}, for process {full[0].pid}, which has put more into a queue than "
         )
         return Reason(f"{why}was taken out", "empty the queue before the process that filled it is joined")
-    if rank.stacks.waits and not waits:
-        return _of_threads(rank, where, below)
     lacks_thread = any(child.lacks_thread for child, _ in workers)
+    if rank.stacks.waits and not waits and not lacks_thread:
+        return _of_threads(rank, where, below)
     remedy = _FORK_REMEDY if lacks_thread else WAIT_REMEDY
     if loop and waits.endswith(loop):
         remedy = (

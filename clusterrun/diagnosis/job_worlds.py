@@ -348,7 +348,11 @@ def _not_enough_seen(diagnosis: Diagnosis, ranks: Sequence[RankSnapshot], second
     if works:
         does = "compute there, or wait in a busy loop, as MPI does"
     message += f", outside of collectives: they {does}"
-    sides = RankVote({rank.rank: rank.location.line for rank in ranks}).sides[:MOST]
+    places = {}
+    for rank in ranks:
+        loop = f", while {rank.stacks.loop}" if rank.stacks.loop else ""
+        places[rank.rank] = rank.location.line + loop
+    sides = RankVote(places).sides[:MOST]
     lines = [f"{ranks_in_words(members)} at {line}" for line, members in sides if line]
     return replace(
         diagnosis,

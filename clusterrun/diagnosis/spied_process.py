@@ -136,7 +136,8 @@ def _values(frames: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str | int],
 def _errors(frames: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
     errors = []
     for frame in frames:
-        kinds = [match[1] for value in _local_values(frame).values() if (match := _ERROR.match(value))]
+        values = [value for name, value in _local_values(frame).items() if name != "self"]
+        kinds = [match[1] for value in values if (match := _ERROR.match(value))]
         errors += [(_stack([frame])[0], kind) for kind in kinds[:1]]
     return tuple(errors)
 

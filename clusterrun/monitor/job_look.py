@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import itertools
 import json
 import os
 import select
@@ -26,9 +27,12 @@ from clusterrun.diagnosis.stacks import (
     TOGETHER,
     Doing,
     frame_of_worker,
+    function_of,
     in_data_loader,
     is_in_python,
+    is_library,
     joins_processes,
+    line_of,
     location,
     reads_of_process,
     waits_for_pool,
@@ -49,6 +53,7 @@ from clusterrun.monitor.process_sample import awaited_peer, read_sample, used
 from clusterrun.monitor.sampling import count, use_between
 from clusterrun.monitor.script_lines import loop_around, open_block, parsed, store_call
 from clusterrun.monitor.torch_dumps import servers_of, stacks_of_servers, with_flight_records
+from clusterrun.rank_hooks.clusterrun_witness import THREAD_WAITS
 
 # Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
 SPY_SECONDS = 8.0
@@ -304,6 +309,8 @@ class JobLooker:
             thread_waits = (ThreadWait("connect", place.frame, last.connects),)
         elif place.doing is Doing.USER and (peer := awaited_peer(last.thread or pid, self._tcp)):
             thread_waits = (ThreadWait("read", place.frame, peer),)
+        elif place.doing is Doing.USER and (kind := _thread_wait(last.main)):
+            thread_waits = (ThreadWait(kind, place.frame),)
         if place.frame and (place.operation == STORE_WAIT or place.doing is Doing.USER):
             tree = within_limit(lambda: parsed(pid, place.frame), ast.Module([], []))
             if place.doing is Doing.USER:
@@ -364,6 +371,15 @@ class JobLooker:
         return SeenLauncher(
             process.launcher, process.pid, letter, stack, process.least_nodes, process.endpoint
         )
+
+
+def _thread_wait(stack: tuple[str, ...]) -> str:
+    """Return the kind of ``ThreadWait`` that the library's frames show; '' for none."""
+    kind = ""
+    for frame in itertools.takewhile(is_library, stack):
+        file = os.path.basename(line_of(frame).rpartition(":")[0])
+        kind = THREAD_WAITS.get((file, function_of(frame)), kind)
+    return kind
 
 
 def _is_still(before: Moment, after: Moment) -> bool:

@@ -112,9 +112,9 @@ def open_block(pid: int, spied: SpiedProcess) -> str:
         if is_library(frame):
             continue
         block = block_around(parsed(pid, frame), int(line_of(frame).rpartition(":")[2]))
+        if block != "finally" and frame in errors:  # in that block, or in a function that a handler called
+            block = f"except {errors[frame]}"
         if block:
-            error = errors.get(frame, "") if block.startswith("except") else ""
-            block = f"except {error}" if error else block
             return f"{frame}: {block}"
     return ""
 

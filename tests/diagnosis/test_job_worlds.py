@@ -343,6 +343,11 @@ def test_a_pool_whose_workers_all_wait_for_a_task_has_lost_one(
 RUNS_GCC = ("/usr/lib/python3.11/subprocess.py:2004 _try_wait", "/home/me/train.py:9 build", *LOOP)
 GCC = (ChildProcess(7, "g++", "S", "pipe_write"), ChildProcess(8, "cc1plus", "R"))
 LOADS = (f"{LIBRARY}/torch/utils/data/dataloader.py:1291 _try_get_data", "/home/me/train.py:9 step", *LOOP)
+AWAITS = (
+    "/usr/lib/python3.11/selectors.py:468 EpollSelector.select",
+    "/usr/lib/python3.11/asyncio/base_events.py:1884 BaseEventLoop._run_once",
+    *LOOP,
+)
 DOWNLOADS = ("/usr/lib/python3.11/socket.py:706 SocketIO.readinto", "/home/me/train.py:9 download", *LOOP)
 EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
 
@@ -367,9 +372,11 @@ EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
         # One retry a second of a rank that sleeps is no progress.
         ({"idle": 0.1, "waits_in": "hrtimer_nanosleep"}, 4, Verdict.NEVER_ARRIVED, ""),
         ({"idle": 0.1}, 3, Verdict.NEVER_ARRIVED, "waits in user code"),
-        ({"idle": 0.1, "stack": DOWNLOADS}, 3, Verdict.NOTHING, "still reads data that arrive"),
-        ({"idle": 0.1, "state": "D"}, 3, Verdict.NOTHING, "still reads data that arrive"),
-        ({"idle": 4.0, "stack": DOWNLOADS}, 3, Verdict.NOTHING, "still reads data that arrive"),
+        ({"idle": 0.1, "stack": DOWNLOADS}, 3, Verdict.UNDETERMINED, "still works"),
+        ({"idle": 0.1, "state": "D"}, 3, Verdict.UNDETERMINED, "still works"),
+        ({"idle": 4.0, "stack": DOWNLOADS}, 3, Verdict.UNDETERMINED, "still works"),
+        ({"idle": 1.0, "stack": AWAITS}, 3, Verdict.UNDETERMINED, "still works"),
+        ({"idle": 40.0, "stack": AWAITS}, 3, Verdict.NEVER_ARRIVED, "waits in user code"),
         ({"idle": 40.0, "stack": DOWNLOADS}, 3, Verdict.NEVER_ARRIVED, "waits in user code"),
         ({"idle": 0.1, "busy": 0.1, "stack": LOADS, "children": GCC}, 3, Verdict.NOTHING, "may yet come"),
         (
@@ -943,3 +950,16 @@ def test_a_server_of_the_job_is_not_reported_in_place_of_its_ranks() -> None:
         diagnosis = diagnose_looks(looks(*later), (), history).diagnosis
     assert diagnosis.verdict is Verdict.NOTHING
     assert "the job has 2 worlds of ranks; this is that of 2 ranks on n0" in diagnosis.evidence
+
+
+def test_the_condition_of_a_loop_in_which_all_ranks_wait_is_shown() -> None:
+    ranks = [sampled(rank, stack=LOOP, size=2, idle=0.1, waits_in="hrtimer_nanosleep") for rank in range(2)]
+    history = JobHistory()
+    for clock in (NOW, NOW + 30):
+        later = []
+        for rank in ranks:
+            stacks = replace(rank.snapshot.stacks, loop="not path.exists()")
+            later.append(replace(rank, snapshot=replace(rank.snapshot, clock=clock, stacks=stacks)))
+        diagnosis = diagnose_looks(looks(*later), (), history).diagnosis
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
+    assert "ranks 0-1 at train.py:33 (work), while not path.exists()" in diagnosis.evidence

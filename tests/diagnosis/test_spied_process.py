@@ -83,7 +83,8 @@ def test_the_arguments_of_the_script_show_whether_a_call_within_a_call_is_of_all
 
 
 def test_plain_variables_of_the_script_and_errors_are_read() -> None:
-    guard = frame("Guard.__exit__", "/home/me/guard.py", 4, kind="<type at 0x7>", error="<KeyError at 0x7>")
+    names = {"self": "<OnError at 0x7>", "kind": "<type at 0x7>", "error": "<KeyError at 0x7>"}
+    guard = frame("Guard.__exit__", "/home/me/guard.py", 4, **names)
     step = frame("step", "/home/me/train.py", 9, i="20", mode='"abc"', cut='"abc..."', x="<Tensor at 0x7>")
     stacks = spied(frame("wait", f"{TORCH}/x.py", 3, timeout="5"), step, guard)
     assert stacks.values == (("i", 20), ("mode", "abc"))

@@ -115,6 +115,22 @@ def test_the_peer_of_a_read_is_seen(waits: int, tmp_path: Path) -> None:
     assert (wait.kind, wait.holder) == ("read", f"127.0.0.1:{(tmp_path / 'up').read_text()}")
 
 
+EVENTS = """
+import threading
+def step():
+    open("up", "w").close()
+    threading.Event().wait()
+step()
+"""
+
+
+@pytest.mark.parametrize("script", [EVENTS])
+@pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
+def test_a_wait_for_another_thread_is_seen(waits: int) -> None:
+    (rank,) = look().ranks
+    assert [wait.kind for wait in rank.snapshot.stacks.waits] == ["event"]
+
+
 LAUNCHES = """
 import multiprocessing, sys, time
 sys.path.insert(0, "site-packages/torch/distributed")

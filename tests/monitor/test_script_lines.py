@@ -63,6 +63,9 @@ def test_a_variable_shows_the_kind_of_the_error(tmp_path: Path) -> None:
     assert open_block(os.getpid(), SpiedProcess(main=main)) == f"{outer}: except ValueError"
     named = SpiedProcess(main=main, errors=((outer, "UnicodeError"),))
     assert open_block(os.getpid(), named) == f"{outer}: except UnicodeError"
+    # A handler may pass its error to a function.
+    passed = SpiedProcess(main=(f"{path}:2 exchange",), errors=((f"{path}:2 exchange", "IndexError"),))
+    assert open_block(os.getpid(), passed) == f"{path}:2 exchange: except IndexError"
     guarded = SpiedProcess(main=(exits, *main), errors=((exits, "KeyError"),))
     assert open_block(os.getpid(), guarded) == f"{exits}: __exit__ after KeyError"
 

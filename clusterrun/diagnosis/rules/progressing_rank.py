@@ -1,7 +1,7 @@
 """All ranks that the others wait for show progress: they save, compile or evaluate.
 
-A rank that writes a log in a second thread, faster than ``WRITES``, and hangs in the first looks the same. So
-does an endless loop that counts, which is why nobody calls a counting rank healthy.
+A rank that writes a log in a second thread, faster than ``WRITES``, and hangs in the first looks the same. An
+endless loop may count, and a server may send signs of life for ever, so neither is called healthy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not late or not all(table.gets_on(rank) for rank in late):
         return []
     # Further looks may find that the job steps, and that a rank that counts is slow.
-    final = not any(rank.counts for rank in late)
+    final = not any(rank.counts or rank.receives for rank in late)
     return [Hypothesis(partial(explain, late=late), CERTAINTY, final=final)]
 
 
@@ -32,13 +32,12 @@ def explain(table: CallTable, blamed: Ranks, late: Sequence[RankSnapshot]) -> Di
     ranks, verdict, remedy = [rank.rank for rank in late], Verdict.NOTHING, ""
     if all(rank.writes for rank in late):
         does = f"write{verb_s(ranks)} a file that grows"
-    elif all(rank.receives for rank in late):
-        does = f"still read{verb_s(ranks)} data that arrive"
-    elif not any(rank.counts for rank in late):
-        does = f"compile{verb_s(ranks)}, or wait{verb_s(ranks)} for a busy program or for data"
+    elif not any(rank.counts or rank.receives for rank in late):
+        does = f"compile{verb_s(ranks)}, or wait{verb_s(ranks)} for a busy program"
     else:
         counts = "; ".join(dict.fromkeys(count for rank in late for count in rank.counts))
-        does, verdict = f"still work{verb_s(ranks)} ({counts})", Verdict.UNDETERMINED
-        remedy = "does that loop end in time? If not, let all ranks share the work, or raise the time-out"
+        does = f"still work{verb_s(ranks)} ({counts or 'data or events arrive'})"
+        verdict = Verdict.UNDETERMINED
+        remedy = "does that work end in time? If not, let all ranks share the work, or raise the time-out"
     sentence = f"the others wait for {ranks_in_words(ranks)}, which {does}"
     return Diagnosis(verdict, sentence, (), (), (*waited(table), *reasons(table, ranks)), remedy)
