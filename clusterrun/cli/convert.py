@@ -10,7 +10,7 @@ from clusterrun.cli.error_output import put, say
 from clusterrun.cli.shell_complete import FILE, json_option
 from clusterrun.operations.convert import convert_file, write_configuration
 from clusterrun.reports.view import INTEGER, View, ViewField, many, one_of
-from clusterrun.script.batch_scripts import Conversion, PartOutcome
+from clusterrun.script.batch_scripts import NO_COMMAND, Conversion, PartOutcome
 
 # Columns of a line that is not folded.
 _WIDTH = 100
@@ -86,7 +86,7 @@ def _report(conversion: Conversion) -> None:
             "and clusterrun diagnose JOB reads the job"
         )
     if not conversion.command:
-        say("no command was found that a line can have: put it in the place of COMMAND")
+        say(NO_COMMAND)
     needless = [part for part in conversion.parts if part.outcome is PartOutcome.NEEDLESS]
     for title, parts in (
         ("not translated", conversion.untranslated),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import sys
 from functools import partial
 from typing import Any
@@ -205,10 +206,11 @@ def _announce(record: SweepRecord, as_json: bool) -> int:
         put(STARTED.json({**members, "points": rows}))
     else:
         put(record.sweep_id)
+    name = shlex.quote(record.name)
     for verb, line in (("look", "status"), ("results", "sweep results"), ("cancel", "cancel")):
-        say(f"  {verb:<7} clusterrun {line} {record.name}")
+        say(f"  {verb:<7} clusterrun {line} {name}")
     if missing:
-        say(f"  {missing} more  clusterrun sweep continue {record.name}")
+        say(f"  {missing} more  clusterrun sweep continue {name}")
     return ExitCode.FAILED if missing else ExitCode.DONE
 
 

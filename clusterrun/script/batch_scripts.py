@@ -36,6 +36,7 @@ class Part:
     reason: str = ""  # the reason, or what to do instead; '' if there is nothing to say
 
 
+NO_COMMAND = "no command was found that a line can have: put it in the place of COMMAND"
 # Why sbatch refuses a script, for which a run can be submitted all the same.
 NO_SHEBANG = "sbatch refuses a file whose first line does not begin with #!"
 DOS_LINES = "sbatch refuses a file with DOS line ends (CR LF): sed -i 's/\\r$//' mends it"
@@ -95,6 +96,7 @@ def line_to_type(spec: JobSpec, conversion: Conversion, verb: str = "submit") ->
     advice = "clusterrun writes the batch script itself; give it the program and the options:\n  "
     plain = replace(spec, per_node=False)
     advice += "\n  ".join(line(plain, run, verb) for run in conversion.runs or (conversion,))
+    advice += "" if conversion.command or conversion.runs else f"\n{NO_COMMAND}"
     advice += "".join(f"\nnot in that line: {note}" for note in _notes(conversion.untranslated))
     return advice + "".join(f"\nwith another meaning: {note}" for note in _notes(conversion.changed))
 

@@ -147,7 +147,7 @@ def replaced(spec: JobSpec) -> tuple[str, ...]:
     own_options |= {"exclusive"} if spec.gpus_from_node else set()
     own_options |= {key for key, _ in options_by_name(spec)}
     return tuple(
-        f"--sbatch {key} takes the place of --{ours_key}, which clusterrun sets"
+        f"--sbatch {key} takes the place of --{ours_key}"
         for key, value in passed(spec.sbatch, "--sbatch")
         for ours_key in _overridden_by(key, value)
         if ours_key in own_options

@@ -24,6 +24,12 @@ if os.environ["RANK"] == "0":
 """
 
 
+def test_the_commands_to_type_next_quote_the_name_of_a_sweep(clusterrun: CommandLine) -> None:
+    result = clusterrun("sweep", "--name", "two words", "--set", "i=1", "train.py")
+    assert "clusterrun status 'two words'\n" in result.err
+    assert clusterrun("wait", "two words").code == 0
+
+
 def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "s.py").write_text(SCRIPT)
     options = ["--preflight", "off", "--nodes", "2", "--name", "rates", "--at-most", "2"]

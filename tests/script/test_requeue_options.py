@@ -163,7 +163,7 @@ def test_a_run_that_ends_with_its_job_gets_only_valid_notices() -> None:
         ({"requeue": True, "time": "2m"}, ("the job gets a notice 60 s before its end (half of --time)",)),
         (
             {"requeue": True, "sbatch": ("signal=USR1@60",)},
-            ("--sbatch signal takes the place of --signal, which clusterrun sets",),
+            ("--sbatch signal takes the place of --signal",),
         ),
         ({"requeue": True, "sbatch": ("mail-type=END",)}, ()),
         ({"elastic": True, "requeue": True}, ("--elastic is ignored without --nodes MIN-MAX",)),
