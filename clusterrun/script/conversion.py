@@ -44,6 +44,7 @@ _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
 # A variable that clusterrun sets in ranks, and not with --per-node.
 _OF_RANKS = re.compile(r"export (?:WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE)=")
+_HAS_LAUNCHER = re.compile(r"(?m)^[^#\n]*\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed|accelerate)\b")
 # Launchers that set OMP_NUM_THREADS=1 for several ranks, unless it is set.
 _SETS_THREADS = re.compile(r"torchrun|python -m torch|accelerate")
 _THREADS = re.compile(r"\bOMP_NUM_THREADS\b")
@@ -330,7 +331,10 @@ def _read(
     reads_name = "SLURM_JOB_NAME" in variables_read((*reading.command, *reading.setup))
     names = (("name", os.path.basename(path)),) if reads_name and not is_named else ()
     reading = replace(reading, options=(*names, *reading.options), parts=(*reading.parts, *late))
-    launch = reading.training.launch if reading.training else LaunchCommand("")
+    # A script without a launcher starts one process, also if COMMAND is open.
+    has_launcher = _HAS_LAUNCHER.search(text) is not None
+    launch = LaunchCommand("", command=() if has_launcher else ("COMMAND",))
+    launch = reading.training.launch if reading.training else launch
     separate = {directive.name: directive.line for directive in directives if directive.name in SEPARATE}
     if separate or ":" in launch.command or any("multi-prog" in option for option in launch.untranslated):
         where = "".join(f" (line {line}: #SBATCH {name})" for name, line in separate.items())

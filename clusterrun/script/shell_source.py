@@ -680,7 +680,11 @@ class ShellSource:
             else:
                 values += self._values(child)
         is_open = any("$" in value or "," in value or set(_SPECIAL) & set(value) for value in values)
-        return (self._text(variable) if variable else ""), () if is_open else tuple(values)
+        # The shell splits ``$NAME`` without quotes, and the value of a sweep is one word.
+        name = self._text(variable) if variable else ""
+        is_split = re.search(rf"\s\$(?:{name}\b|\{{{name}\}})(?=[\s;)]|$)", self._text(node)) is not None
+        is_open = is_open or (is_split and any(" " in value for value in values))
+        return name, () if is_open else tuple(values)
 
     def _values(self, node: Node, splits: bool = True) -> tuple[str, ...]:
         """Return the words that ``node`` becomes. ``splits``: the shell splits unquoted values at spaces."""

@@ -72,7 +72,7 @@ IS_OPTION = (
     "it looks like an option of the command above: a backslash at the end of that line would join them"
 )
 NEEDS_ARGUMENTS = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
-WAITS = "it may wait for a program that is not in the line"
+WAITS = "it depends on a program that is not in the line"
 IS_OTHER_BRANCH = "another branch starts it: submit it as a run of its own"
 TAKES_PLACE = "its program takes the place of the script: submit it as a run of its own"
 # Reasons for statements with programs that depend on the command.
@@ -167,7 +167,8 @@ class Facts:
         """Return whether its commands, if it has any, do nothing but change the shell."""
         names = {command.program for command in self.statement.commands if command.names}
         is_function = self.statement.kind == "function_definition"
-        return is_function or (self.statement.only_reads and all(map(changes_shell, names)))
+        leaves = re.search(r"\bdeactivate\b", self.statement.text) is not None
+        return is_function or (not leaves and self.statement.only_reads and all(map(changes_shell, names)))
 
     @property
     def only_prints(self) -> bool:

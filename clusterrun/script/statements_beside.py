@@ -81,8 +81,8 @@ _KEPT = {*with_trait(Trait.READS), "mkdir"} - {*with_trait(Trait.RUNS)}
 _MAY_FAIL = re.compile(r"(?:module|ml|conda|mamba|micromamba|spack|source|\.|cd)\s")
 _IS_STRICT = "if this line, or one like it, fails, the run ends; the script goes on: || : behind it does so"
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
-# A loop until something happens.
-_WAITS = re.compile(r"wait\b|(?:while|until|for)\b.*\bsleep\b", re.DOTALL)
+# A loop until something happens, and the number of a program in the background.
+_WAITS = re.compile(r"\A(?:wait\b|(?:while|until|for)\b.*\bsleep\b)|\$!", re.DOTALL)
 # ``set -u``, and ``set +u``.
 _NOUNSET = re.compile(r"set\s(?:.*\s)?([-+])(?:[a-zA-Z]*u|o\s+nounset\b)")
 _NOUNSET_LINES = ("set -u", "set +u")
@@ -137,7 +137,7 @@ def read_before(
     requeues = False
     exported = _exported(statements)
     errexit = _errexit(statements)
-    absent = min((statement.line for statement in (*beside, *unsure)), default=None)
+    absent = min((statement.line for statement in (*beside, *unsure, *runs)), default=None)
     is_before_run = False
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
@@ -149,7 +149,7 @@ def read_before(
             is_beside=statement in beside,
             is_unsure=statement in unsure,
             is_behind_unsure=bool(unsure) and unsure[0].line < statement.line,
-            waits=bool(_WAITS.match(statement.text)) and absent is not None and absent < statement.line,
+            waits=bool(_WAITS.search(statement.text)) and absent is not None and absent < statement.line,
             is_of_other_run=is_before_run and not statement.sets & needed and _runs_once(statement),
         )
         is_before_run = is_before_run or facts.launches

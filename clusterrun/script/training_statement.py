@@ -165,6 +165,12 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
     settings = [other.text for other in before if re.match(r"(?:set\s+-(?!-)|shopt\s)", other.text)]
     if candidate.inner and candidate.inner.in_background:
         code += "\nwait"
+    # The exit code that the statement leaves in a variable is that of the run.
+    behind = scope.source.statements[len(before) + 1 :]
+    ends = [
+        other for other in behind if other.is_plain and re.match(r"exit\s+[\"']?\$\{?[A-Za-z_]", other.text)
+    ]
+    code += "".join(f"\n{other.text}" for other in ends[:1] if other.reads & statement.sets)
     code = "\n".join((*settings, code))
     arguments = ("bash", *scope.arguments) if scope.arguments and POSITIONAL.search(code) else ()
     command = ("bash", "-c", code, *arguments)

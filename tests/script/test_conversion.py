@@ -1579,3 +1579,26 @@ def test_a_file_of_an_argument_that_is_the_work_is_named() -> None:
 def test_a_setup_line_that_is_stricter_than_the_script_is_named_once(errexit: str, count: int) -> None:
     parts = converted(f"{errexit}module load a\nmodule load b\npython t.py").parts
     assert len([part for part in parts if part.outcome is PartOutcome.SETUP and part.reason]) == count
+
+
+def test_values_that_the_shell_splits_are_no_sweep() -> None:
+    assert not dict(converted('for S in "t.py --a 1" "t.py --a 2"; do python $S; done').options).get("set")
+    assert dict(converted('for S in "a b" c; do python t.py "$S"; done').options)["set"] == "S=a b,c"
+
+
+def test_the_exit_code_of_a_loop_is_that_of_the_run() -> None:
+    lines = "rc=0\nfor m in $(ls); do python $m || rc=1; done\nexit $rc"
+    assert converted(lines).command[-1].endswith("\nexit $rc")
+
+
+def test_a_script_without_a_launcher_and_with_an_open_command_starts_one_process() -> None:
+    conversion = converted('#SBATCH --ntasks=4 --gres=gpu:1\neval "${E[$I]}"\nconda deactivate')
+    assert dict(conversion.options) == {"gpus": "1", "cpus-per-rank": "4"}
+    assert {part.line for part in conversion.untranslated} == {3, 4}
+
+
+def test_the_number_of_a_server_that_is_not_in_the_line_is_not_used() -> None:
+    lines = "srun -n1 python serve.py &\nP=$!\nkill -0 $P || exit 1\npython ask.py"
+    conversion = converted(lines)
+    assert conversion.command == ("ask.py",) and not setup_of(lines)
+    assert {part.line for part in conversion.untranslated} == {2, 3, 4}
