@@ -25,7 +25,7 @@ if os.environ["RANK"] == "0":
 
 
 def test_the_commands_to_type_next_quote_the_name_of_a_sweep(clusterrun: CommandLine) -> None:
-    result = clusterrun("sweep", "--name", "two words", "--set", "i=1", "train.py")
+    result = clusterrun("sweep", "--name", "two words", "--set", "i=1", "--env", "I={i}", "train.py")
     assert "clusterrun status 'two words'\n" in result.err
     assert clusterrun("wait", "two words").code == 0
 
