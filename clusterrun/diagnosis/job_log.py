@@ -17,7 +17,7 @@ from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines
 from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess
-from clusterrun.diagnosis.log_runs import Ending, RunDetector
+from clusterrun.diagnosis.log_runs import EndSign, RunDetector
 from clusterrun.diagnosis.printed_errors import (
     RANK_OF_WATCHDOG,
     Error,
@@ -168,7 +168,7 @@ class JobLog:
                 orders = [order for order, _, heard in self.tail if self.complaint in heard]
                 self.complaint_order = orders[-1] if orders else 0
             is_of_job = self.end_lines.ends[-1].kind in WHOLE_JOB
-            self._run_detector.note(Ending.JOB if is_of_job else Ending.RANK)
+            self._run_detector.note(EndSign.JOB if is_of_job else EndSign.RANK)
             for other in self._of_file:
                 other.on_end()
             return
@@ -214,7 +214,7 @@ class JobLog:
         process.hear(text, LogPlace(self.order, rank, line.node), line.logger)
         has_failed = process.places and process.places[-1].order == self.order
         if has_failed and not process.listener.errors[-1].is_consequence:
-            self._run_detector.note(Ending.ERROR)
+            self._run_detector.note(EndSign.ERROR)
         # The line above an exception is indented if it has a traceback, which the listener reads.
         is_bare = len(self._recent) < 2 or not self._recent[-2][:1].isspace()
         if is_bare and (match := EXCEPTION_LINE.match(text)):

@@ -39,7 +39,7 @@ _LINK = re.compile(r"^(?:During handling of|The above exception was)")
 _SCRIPT = re.compile(r'^  File "([^"]+)", line (\d+)(, in <module>)?$')
 
 
-class Ending(enum.IntEnum):
+class EndSign(enum.IntEnum):
     """The strongest sign of a run's end that its lines hold so far."""
 
     NONE = 0
@@ -52,7 +52,7 @@ class RunDetector:
     """Reads the lines of one file, and recognizes where another run begins."""
 
     def __init__(self) -> None:
-        self._ending = Ending.NONE
+        self._ending = EndSign.NONE
         # The first lines of the file, without numbers, and the order of each.
         self._head: dict[str, int] = {}
         # The first lines that are printed again soon, as by several ranks.
@@ -71,7 +71,7 @@ class RunDetector:
         self._frame: tuple[str, str] | None = None
         self._calls: dict[tuple[str, str], str] = {}
 
-    def note(self, ending: Ending) -> None:
+    def note(self, ending: EndSign) -> None:
         """Note a sign that the run ends."""
         self._ending = max(ending, self._ending)
 
@@ -83,23 +83,23 @@ class RunDetector:
         # Each job writes that line at most once.
         begins = self._job_ended if self._job not in ("", cancelled[1]) else -1
         if begins >= 0:
-            self._ending = Ending.NONE
+            self._ending = EndSign.NONE
         self._job, self._job_ended = cancelled[1], order
         self._ended_at, self._time_before_end = cancelled[2], self._time
         return begins
 
     def hear(self, order: int, text: str, time: str) -> int:
         """Read another line. Return the order of the last line before another run; -1 if none has begun."""
-        is_later = self._ending is Ending.JOB and time and self._is_later(time)
+        is_later = self._ending is EndSign.JOB and time and self._is_later(time)
         self._time = time or self._time
         begins = order - 1 if is_later or self._is_of_next(text) else -1
         edited = self._follows_edit(order, text)
-        if begins < 0 <= edited and self._ending is not Ending.NONE:
+        if begins < 0 <= edited and self._ending is not EndSign.NONE:
             begins = edited
         if begins < 0 and self._repeats_head(order, text):
             begins = order - 1
         if begins >= 0:
-            self._ending = Ending.NONE
+            self._ending = EndSign.NONE
             self._repeated, self._has_begun_again = [], True
             self._job = self._time_before_end = ""
             self._calls = {}
@@ -152,12 +152,12 @@ class RunDetector:
         letters = _NO_LETTERS.sub(" ", text)[:HEAD_WIDTH]
         if len(letters) < HEAD_LETTERS or STEP.search(text) or _HEADER in text:
             return False
-        has_ended = self._ending is not Ending.NONE
+        has_ended = self._ending is not EndSign.NONE
         if letters in self._head and has_ended and letters not in self._printed_twice:
             self._repeated.append(letters)
             first = next(line for line in self._head if line not in self._printed_twice)
-            is_enough = self._ending >= Ending.RANK or first in self._repeated
-            return self._ending is Ending.JOB or (len(self._repeated) > 1 and is_enough)
+            is_enough = self._ending >= EndSign.RANK or first in self._repeated
+            return self._ending is EndSign.JOB or (len(self._repeated) > 1 and is_enough)
         self._repeated = []
         if letters in self._head:
             if not self._has_begun_again and order - self._head[letters] < OF_RANKS:
