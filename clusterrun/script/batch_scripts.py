@@ -101,11 +101,6 @@ def line_to_type(spec: JobSpec, conversion: Conversion, verb: str = "submit") ->
     return advice + "".join(f"\nwith another meaning: {note}" for note in _notes(conversion.changed))
 
 
-def notice(spec: JobSpec, path: str, conversion: Conversion, verb: str = "submit") -> str:
-    """Return the notice about a Python script with ``#SBATCH`` lines as COMMAND, with the line to type."""
-    return f"clusterrun does not read the batch options in {path}: {instead(spec, conversion, verb)}"
-
-
 def instead(spec: JobSpec, conversion: Conversion, verb: str) -> str:
     """Return the advice of a notice to type the line for ``conversion``, with the parts that it lacks."""
     omitted = "".join(f"; not in that line: {note}" for note in _notes(conversion.untranslated))

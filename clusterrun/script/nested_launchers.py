@@ -60,7 +60,8 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
         raise _refusal(spec, name, spec.command, verb)
     if conversion := _python_batch_script(spec):
         name = _python_script(spec.command, spec.cwd)[0]
-        notice = batch_scripts.notice(spec, name, conversion, verb)
+        instead = batch_scripts.instead(spec, conversion, verb)
+        notice = f"clusterrun does not read the batch options in {name}: {instead}"
         return (notice, *_in_script(spec, on_slurm, many, verb))
     if launch is None:
         return tuple(_in_script(spec, on_slurm, many, verb))
