@@ -64,6 +64,8 @@ LOGIN = (
 )
 # Code that only running the script shows. ``eval "$(…)"`` prepares the shell.
 _EVALUATES = re.compile(r"eval\s+[\"']?\$(?!\()|(?:source|\.)\s+\"?\$\{?\d")
+# An option that gives a program its place in a group of programs.
+_HAS_RANK = re.compile(r"\s--?(?:node[-_]?)?rank[ =]\d")
 # A program that trains, by its name. One behind it evaluates.
 _TRAINS = re.compile(r"(?i)train|tun(?:e|ing)")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
@@ -257,7 +259,12 @@ def _runs(scope: Scope, candidates: Sequence[Candidate], training: Candidate) ->
         reads_result = bool(statement.reads & results) or "$?" in statement.text
         if statement is training.statement:
             statements.append(statement)
-        elif launch.overlaps or reads_result or is_other_program:
+        elif (
+            launch.overlaps
+            or reads_result
+            or is_other_program
+            or (is_beside and _HAS_RANK.search(statement.text))
+        ):
             continue
         elif not statement.is_plain:
             is_evaluation = is_behind and candidate.training.kind is TrainingKind.PYTHON

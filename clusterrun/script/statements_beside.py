@@ -187,7 +187,9 @@ def read_before(
         setup[:0] = lines
     lines, own_parts = _with_their_variables(fates)
     lines, check_parts = _with_nounset(scope, statements, training, lines)
-    strict = [] if errexit else [part for part in own_parts if _MAY_FAIL.match(part.text)]
+    strict = (
+        [] if errexit else [part for part in own_parts if _MAY_FAIL.match(part.text) and part.text in lines]
+    )
     if first := next(
         (part for part in strict if (part.outcome, part.reason) == (PartOutcome.SETUP, "")), None
     ):

@@ -79,7 +79,7 @@ _EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", r
 # Variables that differ between the tasks of a step.
 _PER_NODE = {"SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURMD_NODENAME", "HOSTNAME"}
 _NODE_NAMES = ("-w", "--nodelist")
-_RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails does not end the others"
+RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails does not end the others"
 _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
@@ -103,7 +103,7 @@ def block_reading(candidate: Candidate, inner: Reading) -> Reading:
         statement.loop in reads or any(placeholder in word for word in inner.command)
     ):
         sweeps = ((statement.loop, ",".join(statement.loop_values)), *sweeps)
-        outcome, reason = PartOutcome.OPTION, _RUNS_AT_ONCE if inner.in_background else _RUNS_OF_A_LOOP
+        outcome, reason = PartOutcome.OPTION, _RUNS_AT_ONCE if inner.in_background else RUNS_OF_A_LOOP
     elif _is_of_every_node(candidate, placeholder):
         outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
         launch = inner.training.launch if inner.training else candidate.training.launch

@@ -1602,3 +1602,20 @@ def test_the_number_of_a_server_that_is_not_in_the_line_is_not_used() -> None:
     conversion = converted(lines)
     assert conversion.command == ("ask.py",) and not setup_of(lines)
     assert {part.line for part in conversion.untranslated} == {2, 3, 4}
+
+
+def test_a_loop_in_an_array_is_not_said_to_run_one_after_another() -> None:
+    def says_so(lines: str) -> bool:
+        return any("one after another" in part.reason for part in converted(lines).parts)
+
+    loop = "for a in 1 2; do python t.py $a; done"
+    assert says_so(loop) and not says_so(f"#SBATCH -a 0-1\n{loop}")
+
+
+def test_programs_of_one_group_are_no_runs_of_their_own() -> None:
+    conversion = converted("python t.py --rank=1 &\npython t.py --rank=0\nwait")
+    assert not conversion.runs and {part.line for part in conversion.untranslated} == {2}
+
+
+def test_a_setup_line_that_may_fail_is_not_said_to_end_the_run() -> None:
+    assert not any("the script goes on" in p.reason for p in converted("source ~/.bashrc\npython t.py").parts)
