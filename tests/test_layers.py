@@ -53,7 +53,11 @@ LAYERS = {
     "rank_hooks": (APART, 0),
 }
 """Side and layer of every package; a package is a folder or a file right under clusterrun/."""
-APART_MAY_USE = {"lab": {"model", "system", "atomic_file"}, "training": {"model"}, "rank_hooks": set()}
+APART_MAY_USE = {
+    "lab": {"model", "atomic_file", "proc", "system"},
+    "training": {"model"},
+    "rank_hooks": set(),
+}
 MAY_USE_WHAT_IS_APART = {"cli": {"lab"}, "executor": {"training"}, "monitor": {"rank_hooks"}}
 """Only the command line opens the lab, in a subcommand (and `python -m` may open any command).
 

@@ -52,7 +52,7 @@ OBSERVE_AFTER_SECONDS = 10.0
 USUAL = Timeouts()
 
 
-class Ending:
+class AgentEnd:
     """How far the end of an agent is.
 
     decide_at: the coordinator may explain a signal until then (steady clock)
@@ -107,7 +107,7 @@ class Agent:
         self._observe_at: float | None = None
         self._linked = False
         self._beat_at = 0.0
-        self._ending = Ending()
+        self._ending = AgentEnd()
         self._answer_by: float | None = None
         self._held: messages.StartRanks | None = None
         self._cleaned: messages.RanksGone | None = None

@@ -36,15 +36,8 @@ _EXCEPTION = re.compile(
 # Python raises these if the process at the other end of a connection, a pipe or a queue has ended.
 _OF_CONNECTIONS = frozenset(
     {
-        "BrokenPipeError",
-        "ConnectionAbortedError",
-        "ConnectionError",
-        "ConnectionRefusedError",
-        "ConnectionResetError",
-        "DistNetworkError",
-        "DistStoreError",
-        "EOFError",
-        "IncompleteReadError",
+        *("BrokenPipeError", "ConnectionAbortedError", "ConnectionError", "ConnectionRefusedError"),
+        *("ConnectionResetError", "DistNetworkError", "DistStoreError", "EOFError", "IncompleteReadError"),
         "RemoteDisconnected",
     }
 )

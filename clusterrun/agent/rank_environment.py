@@ -23,15 +23,8 @@ _MISLEADING_PREFIXES = ("PMIX_", "PMI_", "PET_", "TORCHELASTIC_", "SLURM_STEP_NU
 # step.
 _MISLEADING = frozenset(
     {
-        "SLURM_NTASKS",
-        "SLURM_NPROCS",
-        "SLURM_NTASKS_PER_NODE",
-        "SLURM_TASKS_PER_NODE",
-        "SLURM_PROCID",
-        "SLURM_LOCALID",
-        "SLURM_NODEID",
-        "SLURM_GTIDS",
-        "SLURM_TASK_PID",
+        *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID"),
         contract.NODE_VARIABLE,
         contract.NODES_VARIABLE,
         contract.PATH_BEFORE_VARIABLE,

@@ -18,7 +18,7 @@ READY_SECONDS = 60.0
 READY_SECONDS_PER_NODE = 0.2
 ASK_SECONDS = 120.0
 OF_A_DISTRIBUTION = frozenset(
-    {
+    (
         "bin",
         "boot",
         "etc",
@@ -32,7 +32,7 @@ OF_A_DISTRIBUTION = frozenset(
         "sys",
         "usr",
         "var",
-    }
+    )
 )
 
 

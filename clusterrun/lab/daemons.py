@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterrun import proc
 from clusterrun.lab.conf import PORTS
 from clusterrun.lab.namespaces import LabError, as_caller, enter, wait_for
 from clusterrun.lab.place import LabPlace, LabState
@@ -123,13 +124,8 @@ def _runs(first: int, daemon: str) -> bool:
 
 
 def _listens(process: int, port: int) -> bool:
-    try:
-        table = Path(f"/proc/{process}/net/tcp").read_text()
-    except OSError:  # the host has died
-        return False
-    return any(
-        row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A" for row in table.splitlines()[1:]
-    )
+    rows = map(str.split, proc.text(f"/proc/{process}/net/tcp").splitlines())
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def tail(path: Path, lines: int = 5) -> str:

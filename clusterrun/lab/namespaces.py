@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterrun import proc
 from clusterrun.lab.place import LabPlace
 from clusterrun.model.errors import ClusterrunError
 
@@ -109,28 +110,20 @@ def as_caller() -> list[str]:
 
 def started_at(process: int) -> int:
     """Return when a process started, in kernel ticks, or 0. Id and start time identify a process."""
-    fields = _stat(process)
-    return int(fields[19]) if fields and fields[0] not in "ZX" else 0
+    found = proc.find_alive(process)
+    return found.started if found else 0
 
 
 def parent_of(process: int) -> int:
     """Return the id of a process's parent; 0 if there is no such process."""
-    fields = _stat(process)
-    return int(fields[1]) if fields else 0
+    found = proc.find(process)
+    return found.parent if found else 0
 
 
 def is_stopped(process: int) -> bool:
     """Return whether a process is stopped by a signal."""
-    return _stat(process)[:1] == ["T"]
-
-
-def _stat(process: int) -> list[str]:
-    """Return the fields of /proc/PID/stat behind the name, which may hold any character."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text(errors="replace")
-    except OSError:
-        return []
-    return text[text.rindex(")") + 2 :].split()
+    found = proc.find(process)
+    return found is not None and found.stopped
 
 
 def first_processes(place: LabPlace) -> dict[str, int]:
@@ -152,23 +145,16 @@ def lab_of_this_host() -> str:
 
 def _label_of(process: int) -> tuple[str, str]:
     """Return the host whose process 1 this is, and its lab's folder; ('', '') for any other process."""
-    arguments = _words(process)
+    arguments = proc.text(f"/proc/{process}/cmdline").split("\0")
     is_first = arguments[:1] == ["clusterrun-lab"] and len(arguments) > 3
     return (arguments[-3], arguments[-2]) if is_first else ("", "")
 
 
 def _own_processes() -> Iterator[int]:
-    for name in os.listdir("/proc"):
+    for process in proc.pids():
         with contextlib.suppress(OSError):
-            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.geteuid():
-                yield int(name)
-
-
-def _words(process: int) -> list[str]:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
-    except OSError:
-        return []
+            if os.stat(f"/proc/{process}").st_uid == os.geteuid():
+                yield process
 
 
 def end(keeper: int, waiting: Sequence[int] = ()) -> None:

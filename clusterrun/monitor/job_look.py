@@ -73,17 +73,8 @@ NO_NATIVE = "its native frames could not be read"
 # Kernel functions in which no collective sleeps for a second: the end of a program, a pipe, a FIFO without
 # another end, a lock of a file, a terminal, a connection, a sleep.
 _NOT_OF_TORCH = (
-    *(
-        "do_wait",
-        "pipe_",
-        "anon_pipe_",
-        "wait_for_partner",
-        "fifo_open",
-        "flock_",
-        "locks_lock_inode",
-        "posix_lock",
-        "fcntl_",
-    ),
+    *("do_wait", "pipe_", "anon_pipe_", "wait_for_partner", "fifo_open"),
+    *("flock_", "locks_lock_inode", "posix_lock", "fcntl_"),
     *("n_tty_read", "inet_csk_accept", "inet_csk_wait_for_connect", "hrtimer_nanosleep", "do_nanosleep"),
     *("common_nsleep", "sigsuspend", "do_sigtimedwait", "__do_sys_pause"),
 )
