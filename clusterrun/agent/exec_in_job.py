@@ -55,8 +55,8 @@ def become(
             continue
         if variables.get(contract.NODE_NAME_VARIABLE, node) != node:
             continue
-        process = proc.find(pid)
-        if process is None or process.state in proc.GONE_STATES:
+        process = proc.find_alive(pid)
+        if process is None:
             continue
         # A process below a rank inherits its environment.
         if proc.environment(process.parent).get("RANK") == variables["RANK"]:

@@ -9,7 +9,7 @@ from clusterrun.bench.runner import NO_RATE_REPORTED
 from clusterrun.bench.shape import Shape, shape
 from clusterrun.bench.study import Cell, Growth
 from clusterrun.bench.study_results import MachineInfo, MeasuredRun, StudyResults
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 
 # Steps that a time is given for, where the script does not say how many it took.
 DEFAULT_STEPS = 100
@@ -121,7 +121,7 @@ def build_table(
     if base is None:
         return Table(rows, None, unit, steps, size, 0.0, results.probed)
     work = 1.0 if unit == "runs/s" else base.rate * steps / base.steps
-    timed = tuple(_timed(row, work) for row in rows)
+    timed = tuple(replace(row, time=work / row.rate) if row.rate else row for row in rows)
     return Table(timed, base.cell, unit, steps, size, prediction.step, results.probed)
 
 
@@ -153,12 +153,6 @@ def _rate(run: MeasuredRun, unit: str, growth: Growth) -> float:
     if unit == "runs/s" or run.report is None:
         return grown / run.seconds
     return run.report.samples_per_second if unit == "samples/s" else run.report.steps_per_second * grown
-
-
-def _timed(row: ResultRow, work: float) -> ResultRow:
-    from clusterrun.model.frozen import replace
-
-    return replace(row, time=work / row.rate) if row.rate else row
 
 
 def shape_of(cell: Cell, per_node: int) -> Shape:

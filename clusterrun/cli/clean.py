@@ -175,7 +175,7 @@ REMOVED = View(
         optional(TIME),
         lambda ended: ended.status.ended_at,
         header="ENDED",
-        cell=lambda ended, now: f"{spoken(max(0.0, now - ended.at))} ago",
+        cell=lambda ended, now: f"{spoken(now - ended.at)} ago",
     ),
     ViewField(
         "bytes",

@@ -8,6 +8,7 @@ import click
 
 from clusterrun.cli.error_output import put, say
 from clusterrun.cli.shell_complete import FILE, json_option
+from clusterrun.model.phrases import shortened
 from clusterrun.operations.convert import convert_file, write_configuration
 from clusterrun.reports.view import INTEGER, View, ViewField, many, one_of
 from clusterrun.script.batch_scripts import NO_COMMAND, Conversion, PartOutcome
@@ -97,9 +98,8 @@ def _report(conversion: Conversion) -> None:
             say(f"{title}:")
         lines_by_text: dict[str, list[int]] = {}
         for part in parts:
-            first = part.text.partition("\n")[0]
-            shown = first if len(first) <= _MOST_SHOWN else first[: _MOST_SHOWN - 1] + "…"
-            lines_by_text.setdefault(f"{shown}: {part.reason}", []).append(part.line)
+            first = shortened(part.text.partition("\n")[0], _MOST_SHOWN)
+            lines_by_text.setdefault(f"{first}: {part.reason}", []).append(part.line)
         for text, numbers in lines_by_text.items():
             word = "line" if len(numbers) == 1 else "lines"
             say(f"  {word} {', '.join(map(str, numbers))}: {text}")

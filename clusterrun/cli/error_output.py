@@ -13,7 +13,7 @@ import click
 
 from clusterrun.cli.lazy_group import meant
 from clusterrun.model.contract import ExitCode
-from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.errors import ClusterrunError, system_reason
 from clusterrun.model.visible import visible
 
 
@@ -49,7 +49,7 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
     except OSError as error:
         _trace(options)
         if error.filename:
-            return _print_error(f"{error.filename}: {_reason(error)}", "", ExitCode.FAILED)
+            return _print_error(f"{error.filename}: {system_reason(error)}", "", ExitCode.FAILED)
         try:
             os.getcwd()
         except FileNotFoundError:
@@ -58,7 +58,7 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
             )
             return _print_error(message, "change to a directory that exists, and try again", ExitCode.USAGE)
         remedy = "look at the file or disk that stdout goes to" if error.errno in _WRITE_ERRORS else ""
-        return _print_error(_reason(error), remedy, ExitCode.FAILED)
+        return _print_error(system_reason(error), remedy, ExitCode.FAILED)
     except Exception:  # noqa: BLE001  the boundary: this is a bug of ours, and it is reported
         _trace(ErrorOptions(debug=True))
         message = "this is a bug of clusterrun, not of yours"
@@ -123,7 +123,7 @@ def put(text: str) -> None:
     except OSError as error:
         _discard_stdout()
         if not isinstance(error, BrokenPipeError):
-            say(f"stdout: {_reason(error)}; this was to be printed there:", text)
+            say(f"stdout: {system_reason(error)}; this was to be printed there:", text)
 
 
 def open_missing_streams() -> None:
@@ -157,11 +157,8 @@ def _usage(error: click.ClickException) -> int:
     if names := [name for name in names if name.startswith("--")]:
         message = f"{names[0]}: {error.message}"
     if isinstance(error, click.NoSuchOption):
-        names_of_options = (
-            [name for parameter in context.command.get_params(context) for name in parameter.opts]
-            if context
-            else []
-        )
+        parameters = context.command.get_params(context) if context else ()
+        names_of_options = [name for parameter in parameters for name in parameter.opts]
         # Commands that start a job also know the options of sbatch.
         name = error.option_name
         parameters = context.command.params if context else []
@@ -200,10 +197,6 @@ def _trace(options: ErrorOptions) -> None:
 
 # An error without a file name most likely concerns stdout, since ours name their file.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
 
 
 def _discard_stdout() -> None:

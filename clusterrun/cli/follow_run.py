@@ -90,7 +90,7 @@ def detached(run_id: str, verb: str) -> int:
 def print_end(context: Context, status: RunStatus) -> None:
     took = ""
     if status.started_at and status.ended_at:
-        took = f" after {spoken(max(0.0, status.ended_at - status.started_at))}"
+        took = f" after {spoken(status.ended_at - status.started_at)}"
     say(f"{status.name} ({status.run_id}) {status.state.value}{took}")
     if not status.state.ended:
         say(f"  {status.reason}\n  look    clusterrun status {status.run_id}")

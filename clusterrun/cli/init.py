@@ -11,7 +11,7 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.config.profiles import PROJECT_FILE
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, system_reason
 
 
 @click.command()
@@ -52,8 +52,8 @@ def init(is_silent: bool) -> None:
     except FileExistsError:
         raise BadInput(f"{path} exists and is not replaced", "look at it, and try again") from None
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise BadInput(f"{path} cannot be written: {reason}", "cd to the folder of your project") from None
+        message = f"{path} cannot be written: {system_reason(error)}"
+        raise BadInput(message, "cd to the folder of your project") from None
     say(f"written: {path}", "next: clusterrun submit --dry-run train.py")
 
 

@@ -98,4 +98,4 @@ def _forget(folder: str, text: str, cluster: str, now: float) -> None:
 
 
 def _ago(at: float, now: float) -> str:
-    return f"{spoken(max(0.0, now - at))} ago"
+    return f"{spoken(now - at)} ago"

@@ -58,7 +58,7 @@ def _wait(forecast: SizeForecast, now: float) -> str:
 def _waited(waits: Waits | None) -> str:
     if waits is None:
         return "no such run"
-    return f"{spoken(max(0.0, waits.middle))}, at most {spoken(max(0.0, waits.most))} ({waits.count})"
+    return f"{spoken(waits.middle)}, at most {spoken(waits.most)} ({waits.count})"
 
 
 def _off(off: Waits | None) -> str:

@@ -111,7 +111,7 @@ def _times(attempt: Attempt) -> str:
     began = local_time(attempt.started_at)
     if attempt.ended_at is None:
         return f"since {began}"
-    took = spoken(max(0.0, attempt.ended_at - attempt.started_at))
+    took = spoken(attempt.ended_at - attempt.started_at)
     return f"{began} to {clock_time(attempt.ended_at, attempt.started_at)} ({took})"
 
 
@@ -141,7 +141,7 @@ def _line(name: str, text: Callable[[RunDetails], str]) -> ViewField:
 def _heartbeat(details: RunDetails, now: float) -> str:
     if details.state is None or details.status.state.ended:
         return ""
-    ago = spoken(max(0.0, now - details.state.updated_at))
+    ago = spoken(now - details.state.updated_at)
     return f"{ago} ago, from its coordinator on {details.state.host}"
 
 

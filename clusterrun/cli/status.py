@@ -6,7 +6,7 @@ import json
 
 import click
 
-from clusterrun.cli import status_view
+from clusterrun.cli import status_view, terminal
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import STATE, json_option, runs
 from clusterrun.model.contract import ExitCode
@@ -97,7 +97,7 @@ def _show_all_jobs(only: tuple[State, ...], pattern: str, as_json: bool) -> int:
         document = {"jobs": [{**fields(job), "run": fields(job.run) if job.run else None} for job in jobs]}
         print(status_view.ALL_JOBS.json(document))
     elif jobs:
-        status_view.show_jobs(jobs, context.clock.now())
+        print("\n".join(terminal.aligned(status_view.JOB.cells(jobs, context.clock.now()))))
     else:
         say(
             "you have no such job in the queue of Slurm"

@@ -33,7 +33,7 @@ def _size(status: RunStatus, now: float) -> str:
 def _time(status: RunStatus, now: float) -> str:
     began = status.started_at or status.submitted_at
     ended = status.ended_at or now
-    return spoken(max(0.0, ended - began)) if began else ""
+    return spoken(ended - began) if began else ""
 
 
 def reason_of(status: RunStatus, now: float) -> str:
@@ -220,7 +220,7 @@ JOB = View(
         "time",
         kind=None,
         header="TIME",
-        cell=lambda job, now: spoken(max(0.0, now - job.started_at)) if job.started_at else "",
+        cell=lambda job, now: spoken(now - job.started_at) if job.started_at else "",
         spare=2,
     ),
     ViewField(
@@ -232,11 +232,6 @@ ALL_JOBS = View(
     "The output of `status --all-jobs --json`.",
     ViewField("jobs", "The jobs that have not ended, the newest first.", many(JOB)),
 )
-
-
-def show_jobs(jobs: Sequence[JobLine], now: float) -> None:
-    """Print the table of all jobs."""
-    print("\n".join(terminal.aligned(JOB.cells(jobs, now))))
 
 
 STATUS = View(

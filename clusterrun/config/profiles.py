@@ -14,7 +14,7 @@ from typing import Any
 
 from clusterrun.config import ownership
 from clusterrun.config.settings import Source, read_value
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, system_reason
 from clusterrun.model.frozen import frozen
 from clusterrun.model.nearest import did_you_mean
 from clusterrun.model.option_table import CONFIGURABLE, TRUST
@@ -131,7 +131,7 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
                 ownership.check(path, file.fileno())
             data = toml(file.read(), path)
     except OSError as error:
-        raise ownership.refusal(path, (error.strerror or str(error)).lower()) from error
+        raise ownership.refusal(path, system_reason(error)) from error
     _refuse_unknown(data, ("defaults", "profile", "host"), path, "table")
     profiles, reached = _table(data, "profile", path), _table(data, "host", path)
     return Configuration(

@@ -18,21 +18,10 @@ READY_SECONDS = 60.0
 READY_SECONDS_PER_NODE = 0.2
 ASK_SECONDS = 120.0
 OF_A_DISTRIBUTION = frozenset(
-    (
-        "bin",
-        "boot",
-        "etc",
-        "lib",
-        "lib32",
-        "lib64",
-        "libx32",
-        "lost+found",
-        "proc",
-        "sbin",
-        "sys",
-        "usr",
-        "var",
-    )
+    {
+        *("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "lost+found"),
+        *("proc", "sbin", "sys", "usr", "var"),
+    }
 )
 
 

@@ -53,11 +53,9 @@ def choose_root(requested: str) -> RootChoice:
     for version, path in fetched_roots().items():
         if version.startswith(requested):
             grafted = path / GRAFT
-            return (
-                RootChoice(version, graft=str(grafted))
-                if grafted.is_dir()
-                else RootChoice(version, root=str(path))
-            )
+            if grafted.is_dir():
+                return RootChoice(version, graft=str(grafted))
+            return RootChoice(version, root=str(path))
     makers = [
         f"clusterrun lab root make {suite}" for suite, release in SUITES.items() if release == requested
     ]

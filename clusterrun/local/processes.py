@@ -25,10 +25,8 @@ NOTICE_AFTER = 2.0
 
 def identity(pid: int) -> str:
     """Return the job id of the live process ``pid``, '' if there is none. A zombie counts as ended."""
-    process = proc.find(pid)
-    if process is None or process.state in proc.GONE_STATES:
-        return ""
-    return f"{pid}.{process.started}"
+    process = proc.find_alive(pid)
+    return f"{pid}.{process.started}" if process else ""
 
 
 def alive(job_id: str) -> bool:

@@ -33,8 +33,8 @@ def parse(text: str, bare: int = 60) -> int:
 
 
 def spoken(seconds: float) -> str:
-    """Return ``seconds`` in the two largest units: ``1 d 12 h``; ``1 min 30 s`` for 90."""
-    rest = round(seconds)
+    """Return ``seconds`` in the two largest units: ``1 d 12 h``; ``1 min 30 s`` for 90; ``0 s`` below 0."""
+    rest = max(0, round(seconds))
     parts = []
     for size, unit in _UNITS:
         count, rest = divmod(rest, size)

@@ -23,6 +23,11 @@ class ClusterrunError(Exception):
         return self.seen + ("\n" + self.remedy if self.remedy else "")
 
 
+def system_reason(error: OSError) -> str:
+    """Return why the operating system refused, in lower case."""
+    return (error.strerror or str(error)).lower()
+
+
 class BadInput(ClusterrunError):
     """The command line, a configuration file or an argument is not valid (exit code 2)."""
 

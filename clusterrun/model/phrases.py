@@ -1,4 +1,4 @@
-"""Write numbers of things, lists of names and exit codes."""
+"""Write numbers of things, lists of names and exit codes, and shorten texts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
     """Return a list of names that ends with how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text in at most ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def code_in_words(code: int) -> str:

@@ -124,11 +124,8 @@ def _gpu(last: GpuUse, uses: Sequence[NodeUse], weights: Sequence[float]) -> Gpu
     def mean(field: str) -> float:
         values = [(weight, getattr(gpu, field)) for weight, gpu in samples if getattr(gpu, field) >= 0]
         total_weight = sum(weight for weight, _ in values)
-        return (
-            round(sum(weight * value for weight, value in values) / total_weight, 1)
-            if total_weight
-            else UNKNOWN
-        )
+        total: float = sum(weight * value for weight, value in values)
+        return round(total / total_weight, 1) if total_weight else UNKNOWN
 
     memory = max(gpu.memory for _, gpu in samples)
     means = {name: mean(name) for name in ("busy", "watts", "celsius", "memory_busy")}

@@ -7,7 +7,7 @@ import shlex
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import Any, frozen
-from clusterrun.model.phrases import count_of
+from clusterrun.model.phrases import count_of, shortened
 from clusterrun.model.record import Attempt, Failure, RunState
 from clusterrun.model.states import State
 from clusterrun.model.visible import visible
@@ -100,7 +100,7 @@ def message_of(document: dict[str, Any]) -> EventMessage:
     size = f", {count_of(nodes, 'node')}" if nodes else ""
     took = ""
     if document["started_at"]:
-        took = f", {spoken(max(0.0, document['at'] - document['started_at']))} after its start"
+        took = f", {spoken(document['at'] - document['started_at'])} after its start"
     lines.append(f"run {run_id}{job}{size}{took}")
     command, failure = "status", document["failure"]
     calm = (State.COMPLETED.value, State.CANCELLED.value)
@@ -116,5 +116,4 @@ def message_of(document: dict[str, Any]) -> EventMessage:
 
 def _line(text: str) -> str:
     """Return ``text`` as one line without control characters."""
-    flat = visible(" ".join(text.split()))
-    return flat if len(flat) <= LONGEST_LINE else f"{flat[: LONGEST_LINE - 1]}…"
+    return shortened(visible(" ".join(text.split())), LONGEST_LINE)

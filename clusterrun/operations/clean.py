@@ -102,7 +102,8 @@ def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
     ended = [status.run_id for status in statuses if status.state.ended]
     ids = dict.fromkeys([*ended, *store.ids()])
     folders = {run_id: store.paths(run_id).run_dir for run_id in ids}
-    folders |= {path: path for path in removal.leftovers(store.runs)}
+    leftovers = removal.leftovers(store.runs)
+    folders |= {path: path for path in leftovers}
     paths = {store.runs, *folders.values()}
     for folder in (store.home, store.runs):
         with suppress(FileNotFoundError):
@@ -130,11 +131,8 @@ def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
     return CleanPlan(
         going=tuple(sorted(going, key=lambda run: -1 if run.frees is None else run.frees, reverse=True)),
         not_removed=tuple(staying),
-        leftovers=tuple(
-            (path, disk_usage.freed(sizes[path]) if path in sizes else 0)
-            for path in removal.leftovers(context.store.runs)
-        ),
-        runs=len(context.store.ids()),
+        leftovers=tuple((path, disk_usage.freed(sizes[path]) if path in sizes else 0) for path in leftovers),
+        runs=len(store.ids()),
         holds=disk_usage.together(sizes.values()).size,
         unmeasured=sum(name not in sizes or not sizes[name].whole for name in folders),
         frees=_freed(going),

@@ -139,7 +139,7 @@ def _drafted(
         others = (record for record in _of_job(context, allocation.job_id, ids) if record.in_allocation)
         check = checked_before.earlier(planned, key, others, context)
     if check:
-        ago = spoken(max(0.0, context.clock.now() - check.at))
+        ago = spoken(context.clock.now() - check.at)
         passed = f"pre-flight not repeated: {nodes} passed that of {check.run_id} {ago} ago"
         notice = f"{passed}; --preflight {level} makes it again"
         planned = checked_before.without_own_check(planned, check, context.environ)

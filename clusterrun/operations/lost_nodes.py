@@ -57,7 +57,7 @@ def describe_silent_run(
         return lost  # it may still be started again on its node
     if mine is not None and mine.released:
         return "; ".join(part for part in (lost, f"{mine.node} gave the job back: {mine.why}") if part)
-    report = f"{mine.node} reported {spoken(max(0.0, now - mine.at))} ago: {mine.why}" if mine else ""
+    report = f"{mine.node} reported {spoken(now - mine.at)} ago: {mine.why}" if mine else ""
     agents = report or "no agent has reported that it gives the job back"
     alive = "" if out or mine else "where its ranks print nothing either (clusterrun logs): "
     remedy = f"to end it, type scancel {row.job_id}"

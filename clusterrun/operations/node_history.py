@@ -121,7 +121,7 @@ def keep_off(
 
 def _why(offender: Offender, now: float) -> str:
     times = f"{offender.fails} times, last " if offender.fails > 1 else ""
-    age = spoken(max(0.0, now - offender.last))
+    age = spoken(now - offender.last)
     return f"unfit {times}{age} ago ({offender.finding.check}: {offender.finding.message})"
 
 

@@ -331,12 +331,10 @@ def _running(evidence: RunEvidence, restarted: bool) -> _Verdict:
     row = evidence.row if evidence.answered else None
 
     def silent(state: RunState | None, age: float) -> str:
-        goes_on, last_message = evidence.record.spec.goes_on, evidence.message
-        return (
-            lost_nodes.describe_silent_run(state, row, last_message, age, evidence.now, goes_on)
-            if row
-            else ""
-        )
+        if not row:
+            return ""
+        goes_on = evidence.record.spec.goes_on
+        return lost_nodes.describe_silent_run(state, row, evidence.message, age, evidence.now, goes_on)
 
     if state is None or restarted or state.state.ended:
         age = evidence.now - row.start if row and row.start else 0.0
@@ -425,12 +423,9 @@ def _why(evidence: RunEvidence) -> str:
         failure = state.failure.why if state.failure and state.state is not State.COMPLETED else ""
         reason = state.reason or failure
         if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
-            restart_reason = state.attempts[-1].reason
-            reason = (
-                f"{restart_reason}, after {failure}"
-                if failure and failure not in restart_reason
-                else restart_reason
-            )
+            reason = state.attempts[-1].reason
+            if failure and failure not in reason:
+                reason += f", after {failure}"
     return _joined(reason, *(f"warning: {warning}{others}" for warning in warnings[-1:]))
 
 

@@ -119,7 +119,7 @@ class StatusQuery:
                 rows = _speaking(candidates, queue)
             if news.failure:
                 message = f"{news.failure}: the answer comes from the run directories"
-                ago = spoken(max(0.0, self._clock.now() - news.at))
+                ago = spoken(self._clock.now() - news.at)
                 self.notices.append(f"{message} and from Slurm's answer {ago} ago" if news.at else message)
                 return SchedulerReply(rows, news.at or None, False)
             doubtful = self._account(own_files, rows, queue)

@@ -410,4 +410,4 @@ def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
 
 
 def age(sweep: SweepRecord, now: float) -> str:
-    return spoken(max(0.0, now - sweep.submitted_at))
+    return spoken(now - sweep.submitted_at)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from clusterrun.model.phrases import shortened
+
 _MOST = 200
 
 
@@ -22,7 +24,7 @@ def text(value: object, *path: str) -> str:
     if len(item) <= _MOST and item.isprintable():
         return item.strip()
     plain = "".join(sign if sign.isprintable() else " " for sign in item[: 4 * _MOST]).strip()
-    return plain if len(plain) <= _MOST else plain[: _MOST - 1] + "…"
+    return shortened(plain, _MOST)
 
 
 def entries(value: object, *path: str) -> dict[str, object]:

@@ -413,12 +413,10 @@ def place_of(frame: Any) -> str:
 
 def own_place(frames: list[Any]) -> str:
     """Return the innermost user frame of ``frames``, which are outermost first; '' if there is none."""
-    user_frames = [pair for pair in frames if not is_installed(pair[0].co_filename)]
-    return (
-        f"{user_frames[-1][0].co_filename}:{user_frames[-1][1]} {user_frames[-1][0].co_name}"
-        if user_frames
-        else ""
-    )
+    for code, line in reversed(frames):
+        if not is_installed(code.co_filename):
+            return f"{code.co_filename}:{line} {code.co_name}"
+    return ""
 
 
 def posts(c10d: Any, frame: Any) -> list[list[Any]]:

@@ -38,10 +38,6 @@ def joined(parts: Iterable[Markup]) -> Markup:
     return Markup("".join(parts))
 
 
-def short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def number(value: float) -> str:
     """Return a number with three significant digits and without an exponent."""
     if value >= 100:

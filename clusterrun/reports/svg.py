@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
+from clusterrun.model.phrases import shortened
 from clusterrun.reports.link_rates import LinkRate, Rates
-from clusterrun.reports.markup import Markup, joined, number, short, tag
+from clusterrun.reports.markup import Markup, joined, number, tag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,11 +49,9 @@ class Square:
 
 
 def legend(rates: Rates) -> Markup:
-    passed = (
-        [(colour, meaning_of_band) for _, colour, meaning_of_band in BANDS]
-        if rates.median
-        else [(UNTIMED, "passed")]
-    )
+    passed = [(UNTIMED, "passed")]
+    if rates.median:
+        passed = [(colour, meaning_of_band) for _, colour, meaning_of_band in BANDS]
     meanings = (*passed, (FAILED, "failed"), (VOID, "told nothing"), ("none", "not tested"))
     keys = (tag("li", tag("i", class_=f"key {colour}"), meaning) for colour, meaning in meanings)
     return tag("ul", *keys, class_="legend")
@@ -132,7 +131,7 @@ def matrix(rates: Rates) -> Markup:
     texts = []
     for index in range(0, len(firsts), every):
         middle = margin + (index + 0.5) * cell
-        text, title = short(firsts[index], 14), tag("title", firsts[index])
+        text, title = shortened(firsts[index], 14), tag("title", firsts[index])
         texts.append(tag("text", text, title, x=margin - 6, y=f"{middle + 4:.5g}", text_anchor="end"))
         turned = f"translate({middle + 4:.5g} {margin - 6}) rotate(-90)"
         texts.append(tag("text", text, title, transform=turned))

@@ -9,7 +9,7 @@ import stat
 from contextlib import contextmanager
 
 from clusterrun import atomic_file
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, system_reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def refusal(path: str, error: OSError) -> DiskRefused:
         errno.EDQUOT: "your quota is used up: free some space, or set CLUSTERRUN_HOME to another file system",
     }
     elsewhere = "set CLUSTERRUN_HOME to a folder that you may write and that the nodes share"
-    message = (error.strerror or str(error)).lower()
-    return DiskRefused(f"{path}: {message}", remedies.get(error.errno or 0, elsewhere))
+    return DiskRefused(f"{path}: {system_reason(error)}", remedies.get(error.errno or 0, elsewhere))
 
 
 def removed(path: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.errors import ClusterrunError, system_reason
 from clusterrun.runs.private_files import names_in
 
 # Prefix of the name of a run directory during its removal.
@@ -61,8 +61,8 @@ def finish(aside: str) -> None:
 
 def _unremoved(path: str, error: OSError) -> Unremoved:
     where = os.path.join(path, error.filename) if isinstance(error.filename, str) else path
-    message = (error.strerror or str(error)).lower()
-    return Unremoved(f"{where} could not be removed: {message}", "clusterrun clean tries again")
+    message = f"{where} could not be removed: {system_reason(error)}"
+    return Unremoved(message, "clusterrun clean tries again")
 
 
 def _remove(top: str) -> None:

@@ -245,7 +245,7 @@ class Store:
         """Return the newest message of agents whose coordinator is dead; None if none can be read."""
         try:
             return read_document(OrphanReport, self.paths(run_id).left)
-        except (BadDocument, ClusterrunError):
+        except ClusterrunError:
             return None
 
     def script_error(self, run_id: str) -> str:

@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable
 
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady() -> float:
     """Return seconds of a clock that never jumps and counts sleep; it is common to all processes."""
-    return time.clock_gettime(_BOOT_CLOCK)
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class EventLoop:

@@ -317,11 +317,8 @@ class GroupSearch:
             degree = Counter(node for ends in pairs if ends & out for node in ends - out)
             out.add(min(rest - out, key=lambda node: (-degree[node], node)))
         test = rest - out
-        return (
-            test
-            if len(test) > SMALLEST_GROUP and test not in self._failed and test not in self._passed
-            else None
-        )
+        is_new = test not in self._failed and test not in self._passed
+        return test if len(test) > SMALLEST_GROUP and is_new else None
 
     def _compare_guilty(self) -> Iterator[Group]:
         """Yield smaller groups with one guilty node each, until their thresholds differ."""

@@ -80,30 +80,29 @@ def _wrong(request: RunNeeds, readings: Readings, views: dict[str, dict[str, obj
     wrong: dict[str, list[str]] = {}
     lacking: dict[str, list[str]] = {}
     for owner in request.peers:
-        answers = {viewer: text(view, owner.name) for viewer, view in views.items() if owner.name in view}
-        right = {owner.address, *strings(readings.get(owner.name), "own")}
-        bad = {
-            viewer: addresses
-            for viewer, addresses in answers.items()
-            if (addresses.split() or [""])[0] not in right
+        # The first address counts.
+        answers = {
+            viewer: text(view, owner.name).partition(" ")[0]
+            for viewer, view in views.items()
+            if owner.name in view
         }
-        elsewhere = [addresses for viewer, addresses in bad.items() if viewer != owner.name]
+        right = {owner.address, *strings(readings.get(owner.name), "own")}
+        bad = {viewer: address for viewer, address in answers.items() if address not in right}
+        elsewhere = [address for viewer, address in bad.items() if viewer != owner.name]
         if len(answers) >= MINORITY and 2 * len(elsewhere) > len(answers):
-            symptom = f"resolves to {elsewhere[0].split()[0]}" if elsewhere[0] else "cannot be resolved"
+            symptom = f"resolves to {elsewhere[0]}" if elsewhere[0] else "cannot be resolved"
             where = f"on {len(elsewhere)} of {len(answers)} nodes; its address is {owner.address}"
             remedy = f"mend the entry of {owner.name} in DNS or /etc/hosts"
             yield owner.name, Finding(NAME, Grade.WARN, f"the name {owner.name} {symptom} {where}", remedy)
             continue
-        for viewer, addresses in bad.items():
-            first = (addresses.split() or [""])[0]
-            if viewer == owner.name and _is_loopback(first):
-                message = (
-                    f"its own name {viewer} resolves to {first}: what binds to it cannot be reached by others"
-                )
-                remedy = f"take {viewer} out of the line of {first} in /etc/hosts"
+        for viewer, address in bad.items():
+            if viewer == owner.name and _is_loopback(address):
+                message = f"its own name {viewer} resolves to {address}: "
+                message += "what binds to it cannot be reached by others"
+                remedy = f"take {viewer} out of the line of {address} in /etc/hosts"
                 yield viewer, Finding(NAME, Grade.WARN, message, remedy)
-            elif addresses:
-                answer = f"{owner.name} as {first}, which is not its address"
+            elif address:
+                answer = f"{owner.name} as {address}, which is not its address"
                 wrong.setdefault(viewer, []).append(answer)
             else:
                 lacking.setdefault(viewer, []).append(owner.name)

@@ -166,11 +166,9 @@ class GroupTests:
         """
         state = self.state
         nccl = state.backend == "nccl"
-        took = (
-            self._took.get(kind, [])
-            if nccl
-            else [seconds for times in self._took.values() for seconds in times]
-        )
+        took = self._took.get(kind, [])
+        if not nccl:
+            took = [seconds for times in self._took.values() for seconds in times]
         if nccl and self._longest > LONGEST_SECONDS:
             took = []  # Other tests do not predict a test that loads kernels.
         if took:

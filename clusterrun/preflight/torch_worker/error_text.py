@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from clusterrun.model.phrases import shortened
+
 _MAX_CHARACTERS = 300
 # Lines that do not tell the cause.
 _UNINFORMATIVE = re.compile(
@@ -51,7 +53,7 @@ def short(text: str) -> str:
     ]
     joined = " ".join([line for line in lines if line][:3])
     plain = "".join(character if character.isprintable() else " " for character in joined)
-    return plain if len(plain) <= _MAX_CHARACTERS else plain[: _MAX_CHARACTERS - 1] + "…"
+    return shortened(plain, _MAX_CHARACTERS)
 
 
 def _nccl(error: re.Match[str]) -> str:
