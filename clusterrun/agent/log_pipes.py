@@ -12,20 +12,11 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from clusterrun.atomic_file import write_all
+from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.runtime.processes import Program, close_all_but, fork, set_process_name, start_all
 
 _CHUNK = 65536
-# The copying ends only after all writers ended, so that no output is lost.
-_IGNORED = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGQUIT,
-    signal.SIGALRM,
-)
 
 
 def start_with_pipes(programs: Sequence[Program]) -> list[int]:
@@ -52,7 +43,8 @@ def start_with_pipes(programs: Sequence[Program]) -> list[int]:
 
 def _copy(log_by_reader: Mapping[int, int]) -> None:
     """Append the data of each pipe to its log, until no writer is left."""
-    for number in _IGNORED:
+    # The copying ends only after all writers ended, so that no output is lost.
+    for number in contract.OUTSIDE_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     close_all_but({*log_by_reader, *log_by_reader.values()})
     # A pipe as standard input marks this process as a filter of the ranks' output.

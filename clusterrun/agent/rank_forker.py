@@ -24,7 +24,6 @@ from clusterrun.runtime.run_files import in_words, open_log
 _PIECE = 65536
 _KILL_SECONDS = 2.0
 # A scheduler sends these signals to all processes of a step. The agent passes them on to the ranks.
-_DEAF = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 
 
 def main(environment: Mapping[str, str]) -> int:
@@ -32,7 +31,7 @@ def main(environment: Mapping[str, str]) -> int:
     become_subreaper()
     out = os.dup(1)
     os.dup2(2, 1)
-    for number in _DEAF:
+    for number in contract.OUTSIDE_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     loop, line, pids = EventLoop(), bytearray(), []
     over = False

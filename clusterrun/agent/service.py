@@ -45,7 +45,6 @@ _LEFTOVER_LONGEST_LOOK = 0.5
 _LEFTOVER_NOTE_SECONDS = 2.0
 # Seconds between looks while the shim is stopped.
 _STOPPED_LOOK = 0.2
-CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 
 
 @frozen
@@ -99,7 +98,7 @@ class AgentService:
         sidecars.ranks = lambda: rank_processes.living
 
     def run(self) -> int:
-        self._loop.catch((*CAUGHT, signal.SIGCHLD), self._signalled)
+        self._loop.catch((*contract.OUTSIDE_SIGNALS, signal.SIGCHLD), self._signalled)
         self._loop.watch(self._shim.ended, lambda mask: self._on_shim_ended())
         self._loop.every(_SHIM_LOOK, self._stop_with_shim)
         self._link.open(self._received, self._disconnected)

@@ -27,7 +27,6 @@ _LONGEST_WAIT = 2.0
 # Used while all processes are stopped. A scheduler that resumes a job sends CONT to one process after
 # another.
 _STOPPED_LOOK_SECONDS = 0.1
-_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 
 
 def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
@@ -40,7 +39,7 @@ def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
     heard, lease = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     shim, living = os.pipe2(os.O_CLOEXEC)
     # Signals are blocked until the guard listens. An earlier signal would end only the shim.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, contract.OUTSIDE_SIGNALS)
     pid = os.fork()
     if pid == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -68,7 +67,7 @@ class _Guard:
         self._half = b""
         self._woken, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-        for number in (*_PASSED_ON, signal.SIGCHLD):
+        for number in (*contract.OUTSIDE_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
 
     def run(self) -> int:
@@ -89,7 +88,7 @@ class _Guard:
             for fd, _ in ready:
                 if fd == self._woken:
                     for number in os.read(self._woken, 4096):
-                        if number in _PASSED_ON and self._code is None:
+                        if number in contract.OUTSIDE_SIGNALS and self._code is None:
                             os.kill(self._agent, number)
                     self._reap()
                 elif not self._listen():

@@ -100,6 +100,8 @@ NOTICE_SIGNAL = signal.SIGUSR2
 # Signals that users let Slurm send (``--sbatch signal=USR1@90``, ``scancel -s USR1``) to ranks that handle
 # them. They end no process of clusterrun.
 USERS_SIGNALS = (signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
+# Signals from outside that clusterrun's processes on nodes catch, pass on or ignore.
+OUTSIDE_SIGNALS = (*TERMINATE_SIGNALS, NOTICE_SIGNAL, *USERS_SIGNALS)
 
 # How a run continues in another job: Slurm requeues the same job, or the next job waits already.
 REQUEUE_WORDS = ("requeue", "chain")

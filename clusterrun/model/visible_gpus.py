@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 VISIBLE_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "ZE_AFFINITY_MASK",
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
 )
 # Slurm before 21.08 gives NoDevFiles to a job without GPUs.
 _NONE = ("", "-1", "NoDevFiles")

@@ -31,20 +31,12 @@ LONGEST_SOCKET = 80
 LOST = 255
 # A link may be down for five minutes. The user's own options come first.
 _MASTER = (
-    "ControlPersist=12h",
-    "ServerAliveInterval=30",
-    "ServerAliveCountMax=10",
-    "ConnectTimeout=60",
-    "RemoteCommand=none",
-    "RequestTTY=no",
+    *("ControlPersist=12h", "ServerAliveInterval=30", "ServerAliveCountMax=10"),
+    *("ConnectTimeout=60", "RemoteCommand=none", "RequestTTY=no"),
 )
 _SESSION = (
-    "ControlMaster=no",
-    "BatchMode=yes",
-    "ProxyCommand=false",
-    "RemoteCommand=none",
-    "ClearAllForwardings=yes",
-    "LogLevel=ERROR",
+    *("ControlMaster=no", "BatchMode=yes", "ProxyCommand=false", "RemoteCommand=none"),
+    *("ClearAllForwardings=yes", "LogLevel=ERROR"),
 )
 
 

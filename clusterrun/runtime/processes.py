@@ -26,8 +26,7 @@ _EXEC_SECONDS = 5.0
 # Enough for 1,250 agents and for NCCL in a large job. Some programs visit every possible descriptor.
 _OPEN_FILES = 65536
 _NOT_EXECUTED = 127
-_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
-_CAUGHT = (*_PASSED_ON, signal.SIGCHLD)
+_CAUGHT = (*contract.OUTSIDE_SIGNALS, signal.SIGCHLD)
 _ALL_SIGNALS = signal.valid_signals()
 # Signals that Python changed when it started (SIGPIPE and SIGXFSZ ignored, SIGINT caught). The search is
 # slow, so it is made once.

@@ -27,7 +27,7 @@ def said(*words):
 
 def until_told(kept, out):
     loop, got = EventLoop(), []
-    loop.catch(supervisor.PASSED_ON, got.append)
+    loop.catch(contract.OUTSIDE_SIGNALS, got.append)
     while not got:
         loop.wait(None)
     return got
@@ -183,7 +183,7 @@ if kept.dead_since:
 kept.allow_restart()
 pid = os.fork()
 if pid == 0:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, supervisor.PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, contract.OUTSIDE_SIGNALS)
     time.sleep(60)
 said('left', pid)
 os.kill(os.getpid(), 9)

@@ -42,7 +42,6 @@ _SUPERSEDED_LOOK = 2.0
 _REFUSALS_TOLD = 60.0
 _LAUNCHER_SECONDS = 5.0
 _LINKS_SECONDS = 4.0
-_CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS, signal.SIGCHLD)
 
 
 class CoordinatorService:
@@ -93,7 +92,7 @@ class CoordinatorService:
 
     def run(self) -> int:
         self._happened(machine_events.Tick())
-        self._loop.catch(_CAUGHT, self._signalled)
+        self._loop.catch((*contract.OUTSIDE_SIGNALS, signal.SIGCHLD), self._signalled)
         # The job is over for the scheduler if its first process ends.
         if self._supervisor is not None:
             if self._orders.max_restarts or self._orders.survival.requeue:

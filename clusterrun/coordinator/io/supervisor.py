@@ -19,7 +19,6 @@ from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.processes import become_subreaper, ended_children, exit_with
 from clusterrun.runtime.stderr import say
 
-PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 _MOST_RESTARTS = 3
 _WITHIN_SECONDS = 600.0
 _LONGEST_WAIT = 2.0
@@ -118,7 +117,7 @@ class _Supervisor:
             if not may_restart:
                 code = self._code or 1
                 if code < 0:
-                    if -code in PASSED_ON:
+                    if -code in contract.OUTSIDE_SIGNALS:
                         signal.signal(-code, signal.SIG_DFL)
                     os.kill(os.getpid(), -code)
                 return code if code > 0 else 128 - code
@@ -126,14 +125,14 @@ class _Supervisor:
     def _begin(self) -> None:
         self._code, self._reports, self._life_at = None, b"", None
         # A signal that comes before the coordinator listens stays pending, in this process and in the child.
-        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_BLOCK, contract.OUTSIDE_SIGNALS)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
-        for number in (*PASSED_ON, signal.SIGCHLD):
+        for number in (*contract.OUTSIDE_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         self._pid = os.fork()
         if self._pid == 0:
             exit_with(self._become_coordinator)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, contract.OUTSIDE_SIGNALS)
         for waiting in self._waiting:
             os.kill(self._pid, waiting)
         self._waiting.clear()
@@ -141,7 +140,7 @@ class _Supervisor:
     def _become_coordinator(self) -> int:
         """Run the coordinator in the child and return its exit code."""
         signal.set_wakeup_fd(-1)
-        for number in (*PASSED_ON, signal.SIGCHLD):
+        for number in (*contract.OUTSIDE_SIGNALS, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         for fd in (self._report_reader, self._living, self._woken, self._wakes):
             os.close(fd)
@@ -166,9 +165,9 @@ class _Supervisor:
     def _wait(self, seconds: float) -> None:
         if select.select([self._woken], [], [], seconds)[0]:
             for number in os.read(self._woken, 4096):
-                if number in PASSED_ON and self._code is None:
+                if number in contract.OUTSIDE_SIGNALS and self._code is None:
                     os.kill(self._pid, number)
-                elif number in PASSED_ON:
+                elif number in contract.OUTSIDE_SIGNALS:
                     self._waiting.append(number)
         for child in ended_children():
             if child.pid == self._pid:

@@ -25,19 +25,13 @@ LATE = Finding(
 )
 CLASS = "/sys/class/infiniband"
 COUNTERS = (
-    "link_downed",
-    "link_error_recovery",
-    "symbol_error",
-    "local_link_integrity_errors",
-    "port_rcv_errors",
+    *("link_downed", "link_error_recovery", "symbol_error"),
+    *("local_link_integrity_errors", "port_rcv_errors"),
 )
 # Counters of the adapter: of InfiniBand and RoCE, and of EFA.
 HW_COUNTERS = (
-    "local_ack_timeout_err",
-    "packet_seq_err",
-    "rnr_nak_retry_err",
-    "retrans_timeout_events",
-    "unresponsive_remote_events",
+    *("local_ack_timeout_err", "packet_seq_err", "rnr_nak_retry_err"),
+    *("retrans_timeout_events", "unresponsive_remote_events"),
 )
 # Too many of these since boot indicate a bad link.
 _TELLING = ("link_downed", "symbol_error", *HW_COUNTERS)
