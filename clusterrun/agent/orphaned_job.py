@@ -293,7 +293,7 @@ class OrphanedJob:
     def _write(self, why: str, is_released: bool = False) -> None:
         """Write the state of the job for `status`, in a child as above."""
         record = OrphanReport(self._orphan.job_id, self._orphan.name, time.time(), why, is_released)
-        path = RunPaths(self._orphan.run_dir).left
+        path = RunPaths(self._orphan.run_dir).orphan_report
         command = ("sh", "-c", _WRITE, "sh", json.dumps(encode(record)), path)
         self._commands.run(command, _LIMIT_SECONDS, lambda answer: None)
 

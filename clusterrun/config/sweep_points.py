@@ -209,5 +209,5 @@ def check_places(spec: JobSpec, point: Point) -> tuple[str, ...]:
     for place in foreign_places:
         if similar := nearest(place, names, alike=0.75):
             raise BadInput(f"{{{place}}} is not a name of this sweep", f"did you mean {{{similar[0]}}}?")
-    known = ", ".join(names)
-    return tuple(f"{{{place}}} has no value and stays as it is (values: {known})" for place in foreign_places)
+    values = f"(values: {', '.join(names)})"
+    return tuple(f"{{{place}}} has no value and stays as it is {values}" for place in foreign_places)

@@ -110,20 +110,20 @@ def as_caller() -> list[str]:
 
 def started_at(process: int) -> int:
     """Return when a process started, in kernel ticks, or 0. Id and start time identify a process."""
-    found = proc.find_alive(process)
-    return found.started if found else 0
+    entry = proc.find_alive(process)
+    return entry.started if entry else 0
 
 
 def parent_of(process: int) -> int:
     """Return the id of a process's parent; 0 if there is no such process."""
-    found = proc.find(process)
-    return found.parent if found else 0
+    entry = proc.find(process)
+    return entry.parent if entry else 0
 
 
 def is_stopped(process: int) -> bool:
     """Return whether a process is stopped by a signal."""
-    found = proc.find(process)
-    return found is not None and found.stopped
+    entry = proc.find(process)
+    return entry is not None and entry.stopped
 
 
 def first_processes(place: LabPlace) -> dict[str, int]:

@@ -80,7 +80,7 @@ class RunPaths:
     reserve = _Below("reserve")
     successor = _Below("successor.json")
     next = _Below("next.json")
-    left = _Below("left.json")
+    orphan_report = _Below("left.json")
     save_now = _Below("save_now")
     asks = _Below("asks")
     prelude = _Below("prelude")

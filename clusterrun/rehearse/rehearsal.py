@@ -34,7 +34,7 @@ from clusterrun.rehearse.rank_files import two_writers
 from clusterrun.rehearse.rank_trace import RankTrace, Start, kind_of, read
 from clusterrun.rehearse.rehearsed_runs import LOOK_EVERY, BudgetSpent, RehearsedRuns
 from clusterrun.rehearse.resumption import begins, joined
-from clusterrun.rehearse.working_copy import made, moved
+from clusterrun.rehearse.working_copy import moved, new_files
 
 # Checkpoints that the control must write before it may end.
 SAVES_WANTED = 3
@@ -163,7 +163,7 @@ class Rehearsal:
                     " the runs of a rehearsal would disturb each other, and your own checkpoints",
                     "give the script a relative path for its checkpoints",
                 )
-        for name, size in made(self._runs.spec.cwd, os.path.join(self._runs.folder, "control-1"), first):
+        for name, size in new_files(self._runs.spec.cwd, os.path.join(self._runs.folder, "control-1"), first):
             notice = f"the script makes {name} of {control_runs.amount(size)} in its working directory"
             self._tell(f"{notice}, and so does each run: it is quicker if that exists before")
         plan = schedule(first, self._steps or first.last, os.path.join(self._runs.folder, "control-1"))

@@ -83,14 +83,14 @@ def junit(results: Sequence[Result], name: str) -> str:
         title = quoteattr(result.title)
         lines.append(f'<testcase classname="rehearse" name={title} time="{result.seconds:.1f}">')
         kind = {Severity.FAIL: "failure", Severity.UNKNOWN: "error"}.get(result.level)
-        body = escape("\n".join(map(visible, words(result.findings))))
+        body = escape("\n".join(map(visible, lines_of(result.findings))))
         first = quoteattr(visible(result.findings[0].message if result.findings else ""))
         text = f"<{kind} message={first}>{body}</{kind}>" if kind else f"<system-out>{body}</system-out>"
         lines += [text, "</testcase>"]
     return "\n".join([*lines, "</testsuite>", ""])
 
 
-def words(findings: Sequence[Discovery]) -> Iterator[str]:
+def lines_of(findings: Sequence[Discovery]) -> Iterator[str]:
     """Yield the lines of every finding: what happened, places in the script, what to write instead."""
     for finding in findings:
         yield finding.message

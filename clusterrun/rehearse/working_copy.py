@@ -65,7 +65,7 @@ def copy_folder(source: str, target: str) -> None:
                 shutil.copy2(path, os.path.join(target_folder, name))
 
 
-def made(source: str, copy: str, life: Start) -> Iterator[tuple[str, int]]:
+def new_files(source: str, copy: str, life: Start) -> Iterator[tuple[str, int]]:
     """Yield name and size of the large files that a run made in its copy and that are no checkpoints."""
     saved = {os.path.dirname(save.path) for save in life.saves}
     for folder, _, files in os.walk(copy):

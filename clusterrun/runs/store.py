@@ -244,7 +244,7 @@ class Store:
     def orphan_report(self, run_id: str) -> OrphanReport | None:
         """Return the newest message of agents whose coordinator is dead; None if none can be read."""
         try:
-            return read_document(OrphanReport, self.paths(run_id).left)
+            return read_document(OrphanReport, self.paths(run_id).orphan_report)
         except ClusterrunError:
             return None
 

@@ -102,11 +102,9 @@ def start_all(programs: Sequence[Program]) -> list[int]:
     # The descriptors that children would inherit. Python's own descriptors are closed on exec.
     foreign = []
     for name in os.listdir("/proc/self/fd"):
-        try:
+        with suppress(OSError):  # the descriptor of the listing itself
             if int(name) > 2 and os.get_inheritable(int(name)):
                 foreign.append(int(name))
-        except OSError:  # the descriptor of the listing itself
-            pass
     prepared = [_PreparedProgram(program, foreign) for program in programs]
     reports, report = os.pipe2(os.O_CLOEXEC)
     try:
@@ -279,7 +277,5 @@ def close_all_but(spared: Collection[int]) -> None:
     """
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in spared:
-            try:
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))
-            except OSError:  # the descriptor of the listing itself
-                pass

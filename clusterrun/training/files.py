@@ -166,10 +166,8 @@ def changed(path: str) -> float:
 
 def forget(path: str) -> None:
     """Remove the file if it exists. A file that cannot be removed is left for another time."""
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass
 
 
 def make_folder(folder: str) -> None:

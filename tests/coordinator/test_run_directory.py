@@ -160,5 +160,5 @@ def test_the_last_agent_that_lost_the_coordinator_is_read(
     paths: RunPaths, text: str, means: Progressed
 ) -> None:
     files, _ = filing(paths)
-    Path(paths.left).write_text(text)
+    Path(paths.orphan_report).write_text(text)
     assert files.progress(0) == means

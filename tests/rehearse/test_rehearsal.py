@@ -18,7 +18,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.states import State
 from clusterrun.rehearse.control_runs import no_steps, too_slow
 from clusterrun.rehearse.rank_trace import RankTrace, SavedFile, Start
-from clusterrun.rehearse.working_copy import copy_folder, made, moved, outside
+from clusterrun.rehearse.working_copy import copy_folder, moved, new_files, outside
 from tests.hostile.conftest import ROOT, Person
 from tests.rehearse.planted import BUGS, CORRECT, Patch
 from tests.rehearse.test_causes import step
@@ -151,7 +151,9 @@ def test_a_script_that_loads_a_file_at_its_start_is_reported_once(tmp_path: Path
             file.truncate(11 << 20)
     save = SavedFile(1, 0, str(tmp_path / "copy/checkpoints/1.pt"), "", 1, 0.1, "")
     life = Start({0: RankTrace(0, {}, (), (save,))})
-    assert list(made(str(tmp_path / "source"), str(tmp_path / "copy"), life)) == [("data/set.bin", 11 << 20)]
+    assert list(new_files(str(tmp_path / "source"), str(tmp_path / "copy"), life)) == [
+        ("data/set.bin", 11 << 20)
+    ]
 
 
 def test_a_trial_that_the_budget_ends_is_reported_with_its_pace() -> None:

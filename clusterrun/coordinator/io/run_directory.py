@@ -11,6 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from clusterrun.atomic_file import end_of, remove, write_whole
 from clusterrun.coordinator.actions import SaveBeside, SaveReport, WriteNotice
@@ -85,7 +86,7 @@ class ReportFiles:
         values = _values(self._paths.attempt(epoch).progress)
         counts = [values.get(name) for name in ("step", "checkpoint")]
         step, checkpoint = [count if type(count) is int and count >= 0 else -1 for count in counts]
-        orphan = _values(self._paths.left)
+        orphan = _values(self._paths.orphan_report)
         node, at = orphan.get("node"), orphan.get("at")
         progress = Progressed(epoch, step, checkpoint, values.get("stopping") is True)
         if not isinstance(node, str) or not isinstance(at, float):
@@ -179,12 +180,10 @@ class StateWriter:
 
     def keep_room(self) -> None:
         """Reserve disk space for the last state of a run that fills the disk."""
-        try:
+        with suppress(OSError):
             fd = os.open(self._paths.reserve, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with open(fd, "wb") as file:
                 file.write(bytes(_RESERVE_BYTES))
-        except OSError:
-            pass
 
     def check_takeover(self) -> None:
         """Check whether another coordinator has taken over. Its state is never overwritten."""
@@ -301,10 +300,8 @@ class RunLog:
         self._left -= len(data)
         if self._left <= 0:
             data = b"this log has reached its limit; nothing further is written\n"
-        try:
+        with suppress(OSError):  # a failed write must not end a run
             os.write(fd, data)
-        except OSError:  # a failed write must not end a run
-            pass
 
     def close(self) -> None:
         if self._fd is not None:

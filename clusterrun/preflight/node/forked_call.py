@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_all
@@ -53,10 +54,8 @@ class ForkedCall:
         family = _family(self.pid)
         activity = ", ".join(proc.described(process) for process in map(proc.find, family[-2:]) if process)
         for pid in family:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
         return activity
 
     def code(self) -> int | None:
@@ -142,10 +141,8 @@ def _become(
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.dup2(child_input, 0)
         os.dup2(output, 1)
-        try:
+        with suppress(OSError):  # A check reports a missing folder of the ranks.
             os.chdir(cwd)
-        except OSError:  # A check reports a missing folder of the ranks.
-            pass
         os.execvpe(argv[0], list(argv), dict(environment))
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the parent's code)
         os.write(1, f"{argv[0]}: {error}".encode("utf-8", "replace")[:400])
