@@ -150,9 +150,9 @@ class AgentService:
 
     def _stop_with_shim(self) -> None:
         """Stop if the shim is stopped: with proctrack/linuxproc and pgid Slurm suspends only the shim."""
-        while (shim := proc.find(os.getppid())) and shim.state in proc.STOPPED_STATES:
+        while (shim := proc.find(os.getppid())) and shim.stopped:
             for process in below(os.getpid()):
-                if process.state not in proc.STOPPED_STATES:
+                if not process.stopped:
                     send(process, signal.SIGSTOP)
                     self._halted[process.pid] = process
             time.sleep(_STOPPED_LOOK)
@@ -240,8 +240,7 @@ class AgentService:
 
     def _end_leftovers(self, action: actions.EndLeftovers) -> None:
         leftovers = self._rank_processes.leftovers()
-        filters = {process.pid for process in self._rank_processes.leftovers(filters_only=True)}
-        others = [process for process in leftovers if process.pid not in filters]
+        others = [process for process in leftovers if not proc.reads_pipe(process.pid)]
         self._rank_processes.cut = tuple(f"{process.name} ({process.pid})" for process in others[:5])
         for process in others:
             if not self._rank_processes.has_termed(process.pid):

@@ -105,7 +105,7 @@ class _Guard:
         if self._stopped is None:
             return
         for process in self._everywhere():
-            if process.pid != self._agent and process.state not in proc.STOPPED_STATES:
+            if process.pid != self._agent and not process.stopped:
                 send(process, signal.SIGSTOP)
                 self._stopped[process.pid] = process
 

@@ -157,8 +157,6 @@ def last_stacks(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSna
         try:
             document = json.loads(read_at(paths.beside(match[0]), 0, MOST_OF_A_NODE))
             for rank, content in sorted((int(rank), content) for rank, content in document.items()):
-                # Older releases wrote the stack alone.
-                content = {"stack": content} if isinstance(content, list) else content
                 yield _snapshot(rank, "S", content, nodes, tuple(map(str, content["stack"])))
         except _HALF_A_FILE:
             continue
@@ -175,7 +173,7 @@ def _files(paths: AttemptPaths, pattern: re.Pattern[str]) -> list[re.Match[str]]
 def _snapshot(
     rank: int, state: str, content: dict[str, Any], nodes: tuple[str, ...], stack: tuple[str, ...] = ()
 ) -> RankSnapshot:
-    """Return the snapshot of a rank from its last file. Older runs have neither its call nor its threads."""
+    """Return the snapshot of a rank from its last file. It may lack its call and its threads."""
     call = content.get("call") or {}
     return RankSnapshot(
         rank=rank,

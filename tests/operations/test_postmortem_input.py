@@ -30,8 +30,8 @@ RECORDS: dict[str, Any] = {
 }
 
 
-def test_places_and_calls_of_ranks_are_read_from_this_and_older_releases(tmp_path: Path) -> None:
-    content = {"0": {"stack": STACK, **RECORDS}, "1": {"stack": STACK}, "2": STACK}
+def test_places_and_calls_of_ranks_are_read(tmp_path: Path) -> None:
+    content = {"0": {"stack": STACK, **RECORDS}, "1": {"stack": STACK}, "2": {"stack": STACK}}
     (tmp_path / "node-0000.stacks").write_text(json.dumps(content))
     (tmp_path / "node-0001.stacks").write_text(json.dumps({"3": {"records": []}}))
     (tmp_path / "node-0002.stacks").write_text("{")
