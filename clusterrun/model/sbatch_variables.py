@@ -15,45 +15,17 @@ OPTION_BY_VARIABLE = {
     "SBATCH_JOB_NAME": "name",
     "SBATCH_MEM_PER_NODE": "mem",
 }
-# Variables that set an option of every sbatch that clusterrun lacks. It is passed on as ``--sbatch`` is, or
-# refused as ``--sbatch`` refuses it.
-PASSED_ON = {
-    "SBATCH_ACCTG_FREQ": "acctg-freq",
-    "SBATCH_BATCH": "batch",
-    "SBATCH_CLUSTERS": "clusters",
-    "SBATCH_CONTAINER": "container",
-    "SBATCH_CONTAINER_ID": "container-id",
-    "SBATCH_CORE_SPEC": "core-spec",
-    "SBATCH_CPUS_PER_GPU": "cpus-per-gpu",
-    "SBATCH_DELAY_BOOT": "delay-boot",
-    "SBATCH_DEPENDENCY": "dependency",
-    "SBATCH_EXCLUSIVE": "exclusive",
-    "SBATCH_EXPORT": "export",
-    "SBATCH_GET_USER_ENV": "get-user-env",
-    "SBATCH_GPU_FREQ": "gpu-freq",
-    "SBATCH_GPUS": "gpus",
-    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
-    "SBATCH_GPUS_PER_TASK": "gpus-per-task",
-    "SBATCH_GRES": "gres",
-    "SBATCH_GRES_FLAGS": "gres-flags",
-    "SBATCH_HINT": "hint",
-    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
-    "SBATCH_MEM_PER_GPU": "mem-per-gpu",
-    "SBATCH_NETWORK": "network",
-    "SBATCH_NO_REQUEUE": "no-requeue",
-    "SBATCH_OVERCOMMIT": "overcommit",
-    "SBATCH_POWER": "power",
-    "SBATCH_PROFILE": "profile",
-    "SBATCH_REQUEUE": "requeue",
-    "SBATCH_REQ_SWITCH": "switches",
-    "SBATCH_SIGNAL": "signal",
-    "SBATCH_SPREAD_JOB": "spread-job",
-    "SBATCH_THREADS_PER_CORE": "threads-per-core",
-    "SBATCH_THREAD_SPEC": "thread-spec",
-    "SBATCH_USE_MIN_NODES": "use-min-nodes",
-    "SBATCH_WAIT_ALL_NODES": "wait-all-nodes",
-    "SBATCH_WCKEY": "wckey",
-}
+# Options of every sbatch that clusterrun lacks, and that a variable of the same name sets. They are passed on
+# as ``--sbatch`` is, or refused as ``--sbatch`` refuses them.
+_NAMES = (
+    *("acctg-freq", "batch", "clusters", "container", "container-id", "core-spec", "cpus-per-gpu"),
+    *("delay-boot", "dependency", "exclusive", "export", "get-user-env", "gpu-freq", "gpus"),
+    *("gpus-per-node", "gpus-per-task", "gres", "gres-flags", "hint", "mem-per-cpu", "mem-per-gpu"),
+    *("network", "no-requeue", "overcommit", "power", "profile", "requeue", "signal", "spread-job"),
+    *("threads-per-core", "thread-spec", "use-min-nodes", "wait-all-nodes", "wckey"),
+)
+PASSED_ON = {f"SBATCH_{name.upper().replace('-', '_')}": name for name in _NAMES}
+PASSED_ON["SBATCH_REQ_SWITCH"] = "switches"
 # Variables whose option is not used. A notice gives the reason: the ranks run as without the variable.
 UNUSED = {
     "SBATCH_ARRAY_INX": "array",

@@ -39,23 +39,10 @@ NEVER_REACHED = (
 
 # Errors on the way to the controller or back, not from the controller.
 LEFT_OPEN = (
-    "socket timed out",
-    "unable to contact slurm controller",
-    "zero bytes were transmitted",
-    "communication",
-    "connection",
-    "broken pipe",
-    "transport endpoint",
-    "protocol",
-    "unexpected message",
-    "message receive failure",
-    "message send failure",
-    "resource temporarily unavailable",
-    "operation now in progress",
-    "unspecified error",
-    "timed out",
-    "host",
-    "network",
+    *("socket timed out", "unable to contact slurm controller", "zero bytes were transmitted"),
+    *("communication", "connection", "broken pipe", "transport endpoint", "protocol", "unexpected message"),
+    *("message receive failure", "message send failure", "resource temporarily unavailable"),
+    *("operation now in progress", "unspecified error", "timed out", "host", "network"),
 )
 
 # Follows the text of a site's own rule (a job_submit plug-in) that refuses a job.

@@ -18,22 +18,12 @@ NAME, MEMORY_MIB, DRIVER, CUDA = "NVIDIA H100 80GB HBM3", 81559, "550.54.15", "1
 BUSES = ("1B", "29", "45", "4E", "9B", "AD", "CD", "DC")
 
 UNITS = {
-    "memory.total": "MiB",
-    "memory.used": "MiB",
-    "memory.free": "MiB",
-    "memory.reserved": "MiB",
-    "utilization.gpu": "%",
-    "utilization.memory": "%",
-    "power.draw": "W",
-    "power.draw.instant": "W",
-    "power.limit": "W",
+    **dict.fromkeys(("memory.total", "memory.used", "memory.free", "memory.reserved"), "MiB"),
+    **dict.fromkeys(("utilization.gpu", "utilization.memory"), "%"),
+    **dict.fromkeys(("power.draw", "power.draw.instant", "power.limit", "power.max_limit"), "W"),
     "enforced.power.limit": "W",
-    "power.max_limit": "W",
-    "clocks.current.sm": "MHz",
-    "clocks.current.graphics": "MHz",
-    "clocks.current.memory": "MHz",
-    "clocks.max.sm": "MHz",
-    "clocks.max.memory": "MHz",
+    **dict.fromkeys(("clocks.current.sm", "clocks.current.graphics", "clocks.current.memory"), "MHz"),
+    **dict.fromkeys(("clocks.max.sm", "clocks.max.memory"), "MHz"),
 }
 ALIASES = {
     "gpu_name": "name",

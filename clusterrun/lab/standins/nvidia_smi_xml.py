@@ -36,12 +36,8 @@ FIELDS = {
     **{
         f"clocks_event_reasons/clocks_event_reason_{reason}": f"clocks_event_reasons.{reason}"
         for reason in (
-            "gpu_idle",
-            "sw_power_cap",
-            "hw_slowdown",
-            "hw_thermal_slowdown",
-            "hw_power_brake_slowdown",
-            "sw_thermal_slowdown",
+            *("gpu_idle", "sw_power_cap", "hw_slowdown"),
+            *("hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"),
         )
     },
     "fb_memory_usage/total": "memory.total MiB",

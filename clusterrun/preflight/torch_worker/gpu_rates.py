@@ -13,7 +13,7 @@ from clusterrun.preflight.probes import nvidia_smi
 from clusterrun.preflight.probes.run_program import answer
 from clusterrun.preflight.tasks import BURN, DONE, PEERS, PRODUCT
 from clusterrun.preflight.torch_worker import matmul
-from clusterrun.preflight.torch_worker.backend import GLOO, OnCpu, OnGpu, device_for, set_variables, variables
+from clusterrun.preflight.torch_worker.backend import OnCpu, OnGpu, device_for, set_variables, variables
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankReport
 
@@ -34,7 +34,7 @@ def serve(
     """Measure ``device``, ``peers`` or ``burn``. Report the stage and the end. Never raise."""
     try:
         say(RankReport(stage=PRODUCT))
-        set_variables(variables(backend, "", {}) if backend != GLOO else {})
+        set_variables(variables(backend, "", {}))
         device = device_for(backend, local)
         if kind == BURN:
             say(burned(device, seconds, until))

@@ -14,7 +14,6 @@ import torch
 
 from clusterrun.preflight.tasks import DONE, PRODUCT
 from clusterrun.preflight.torch_worker.backend import (
-    GLOO,
     OnCpu,
     OnGpu,
     OutOfTime,
@@ -36,7 +35,7 @@ def serve(backend: str, local: int, until: float, say: Callable[[RankReport], No
     """Multiply, check and time. Report the stage and the end. Never raise."""
     try:
         say(RankReport(stage=PRODUCT))
-        set_variables(variables(backend, "", {}) if backend != GLOO else {})
+        set_variables(variables(backend, "", {}))
         say(multiplied(device_for(backend, local), until))
     except BaseException as error:  # noqa: BLE001 (any exception is the answer)
         say(RankReport(ended=True, why=of_error(error), late=isinstance(error, OutOfTime)))
