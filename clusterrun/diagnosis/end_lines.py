@@ -43,7 +43,7 @@ class EndLine:
 
 _TASKS = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*)")
 _CANCELLED = re.compile(
-    r"\*\*\* (JOB|STEP) \S+ ON (\S+) CANCELLED AT \S+(?: DUE TO (.*?))?,? *(?:SEE SLURMCTLD.*)?\*\*\*"
+    r"\*\*\* (JOB|STEP) \S+ ON (\S+) CANCELLED AT \S+(?: DUE (?i:TO) (.*?))?,? *(?:SEE SLURMCTLD.*)?\*\*\*"
 )
 _CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
 # The command in that line is always that of the last rank, whichever rank failed.
@@ -61,12 +61,21 @@ _JAX = re.compile(
     r"/job:\w+/replica:\d+/task:(\d+) has been set to ERROR in coordination service: \w+: (.*?\.)"
 )
 # torchrun and srun, when a person, a closed terminal or a scheduler ends them.
-_DEATH_SIGNAL = re.compile(r"Received (?:Signals\.)?(\w+) death signal|closing signal (SIGINT|SIGHUP)\b")
+_DEATH_SIGNAL = re.compile(
+    r"Received (?:Signals\.)?(\w+) death signal|closing signal (SIGINT|SIGHUP)\b"
+    r"|[Rr]eceived (SIG(?:TERM|INT|HUP))\b|\*\*\* (SIG(?:TERM|INT|HUP)) received at"
+)
 # torchrun speaks of the ranks that it has started, or failed itself before it could start them.
 _OF_TORCHRUN = re.compile(
     r"elastic[./](?:multiprocessing[./]api|rendezvous)\b|/torch/distributed/(?:run|launcher/api)\.py"
 )
 _INTERRUPTED = re.compile(r"^srun: (?:forcing job termination|interrupt \()")
+# The words of a shell on the end of a program by a signal.
+_BY_SHELL = (
+    r"Killed|Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception"
+    r"|Trace/breakpoint trap"
+)
+_ONLY_BY_SHELL = re.compile(rf"^(?:{_BY_SHELL}|Terminated)(?: ?\(core dumped\))?$")
 # The words of any program on the end of another process: a code or a signal behind a verb.
 _ENDED_WITH = re.compile(
     r"(?i)\b(?:exit(?:ed|s)?|terminated|returned|failed|finished|crashed|died|killed|ended|aborted)\b.{0,40}?"
@@ -215,8 +224,7 @@ _ROWS = tuple(
             f"{OF_SCRIPT}: {{why}}",
         ),
         (
-            r"line \d+: +\d+ (?P<why>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction"
-            r"|Floating point exception|Trace/breakpoint trap)\b",
+            rf"line \d+: +\d+ (?P<why>{_BY_SHELL})\b",
             EndKind.SIGNAL,
             "a program of the batch script ended: {why}",
         ),
@@ -243,6 +251,9 @@ def _of_shell(code: int) -> int:
 
 def end_in_words(line: str, order: int) -> EndLine | None:
     """Return the end of a process that a line tells of in any words; None if it is not a failure."""
+    if _ONLY_BY_SHELL.match(line.strip()):
+        kind = EndKind.OUTSIDE if "Terminated" in line else EndKind.SIGNAL
+        return EndLine(kind, f"a program ended: {line.strip()}", line.strip(), order=order)
     if not any(word in line for word in _WORDS_OF_ENDS):
         return None
     if crash := _CRASHED.search(line):
@@ -292,10 +303,11 @@ class EndLines:
         end = self._read(text)
         if end is None:
             return False
-        if end.kind in WHOLE_JOB:
-            self._is_job_ended = self._is_job_ended or _SCHEDULER in end.words
-        elif self._is_job_ended and end.kind in (EndKind.SIGNAL, EndKind.EXIT):
+        is_of_scheduler = _SCHEDULER in end.words or _CANCELLED.search(text) is not None
+        explains = is_of_scheduler or end.kind is EndKind.MEMORY or (end.kind is EndKind.NODE and end.node)
+        if self._is_job_ended and not explains:
             end = replace(end, kind=EndKind.ENDED_BY_OTHERS)
+        self._is_job_ended = self._is_job_ended or (end.kind in WHOLE_JOB and _SCHEDULER in end.words)
         self.ends.append(replace(end, order=order))
         return True
 
@@ -332,11 +344,11 @@ class EndLines:
             message = (inner or self._container)[-1 if inner else 0]
             self.ends = [end for end in self.ends if end.kind is not EndKind.CONTAINER]
             return EndLine(EndKind.CONTAINER, f"the container could not be started: {message}", line)
-        if "signal" in text and (match := _DEATH_SIGNAL.search(text)):
-            name = match[1] or match[2]
+        if match := _DEATH_SIGNAL.search(text):
+            name = next(filter(None, match.groups()))
             number = int(name) if name.isdecimal() else int(getattr(signal, name, signal.SIGTERM))
             message = code_in_words(-number).removeprefix("was killed by ")
-            return EndLine(EndKind.OUTSIDE, f"the launcher was ended from outside, by {message}", line)
+            return EndLine(EndKind.OUTSIDE, f"a process was ended from outside, by {message}", line)
         if _INTERRUPTED.match(line):
             self._is_terminating = True
             message = "srun was interrupted (Ctrl-C, or a signal from outside), and ended its ranks"
@@ -408,9 +420,11 @@ class EndLines:
         cause = (match[3] or "").rstrip(", ")
         kind = next((kind for word, kind in _REASONS.items() if cause.startswith(word)), EndKind.CANCELLED)
         # scancel prints a line of the step and one of the job. Its signal may reach a launcher before.
-        of_cancel = {EndKind.CANCELLED, EndKind.OUTSIDE} if match[1] == "JOB" else {EndKind.CANCELLED}
-        earlier = {end.kind for end in self.ends if end.kind is not EndKind.ENDED_BY_OTHERS}
-        if kind is EndKind.CANCELLED and earlier - of_cancel:
+        of_cancel = (EndKind.CANCELLED, EndKind.OUTSIDE, EndKind.ENDED_BY_OTHERS)
+        causes = [end for end in self.ends if end.kind not in of_cancel]
+        if match[1] == "STEP":  # a step also ends if its srun does, and scancel sends SIGTERM
+            causes += [end for end in self.ends if end.kind is EndKind.OUTSIDE and "SIGTERM" not in end.words]
+        if kind is EndKind.CANCELLED and causes:
             kind = EndKind.ENDED_BY_OTHERS
         # A failed rank ends a step, and never the job.
         is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"

@@ -13,14 +13,13 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
+from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
 from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess
 from clusterrun.diagnosis.log_runs import EndSign, RunDetector
 from clusterrun.diagnosis.printed_errors import (
     RANK_OF_WATCHDOG,
-    Error,
     is_report,
     is_timer,
     last_complaint,
@@ -41,11 +40,6 @@ MOST_SUSPECTS = 3
 MOST_EXCEPTION = 400
 # Runs before the last one that are kept.
 MOST_RUNS = 8
-# An exception's name and message at the beginning of a line. A script printed it without its traceback.
-EXCEPTION_LINE = re.compile(
-    r"^(?:\[rank(\d+)\]:\s?)?"
-    r"((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure)|Exception): .+)"
-)
 # A module or an environment that a script could not load, in two lines at most.
 _NOT_LOADED = re.compile(
     r"^(?:Lmod has detected the following error|ERROR: Unable to locate a modulefile|CommandNotFoundError"
@@ -126,8 +120,6 @@ class JobLog:
         self.report = TorchrunReport()
         # The first end of a process that any other line tells of: a launcher's report may be missing.
         self._failed_worker: EndLine | None = None
-        # The newest line that may be an exception without a traceback.
-        self.exception_line: LogError | None = None
         self.last_lines: list[str] = []
         # Modules that the script could not load before its ranks began.
         self.not_loaded: list[str] = []
@@ -167,7 +159,10 @@ class JobLog:
                 self.complaint = last_complaint([*filter(is_no_consequence, self._recent)])
                 orders = [order for order, _, heard in self.tail if self.complaint in heard]
                 self.complaint_order = orders[-1] if orders else 0
-            is_of_job = self.end_lines.ends[-1].kind in WHOLE_JOB
+            end = self.end_lines.ends[-1]
+            if end.kind in NOT_STARTED and line.rank >= 0 and not end.ranks:
+                self.end_lines.ends[-1] = replace(end, ranks=(line.rank,))
+            is_of_job = end.kind in WHOLE_JOB
             self._run_detector.note(EndSign.JOB if is_of_job else EndSign.RANK)
             for other in self._of_file:
                 other.on_end()
@@ -215,12 +210,6 @@ class JobLog:
         has_failed = process.places and process.places[-1].order == self.order
         if has_failed and not process.listener.errors[-1].is_consequence:
             self._run_detector.note(EndSign.ERROR)
-        # The line above an exception is indented if it has a traceback, which the listener reads.
-        is_bare = len(self._recent) < 2 or not self._recent[-2][:1].isspace()
-        if is_bare and (match := EXCEPTION_LINE.match(text)):
-            printed_by = int(match[1]) if match[1] else rank
-            error = Error(0.0, printed_by, match[2][:MOST_EXCEPTION])
-            self.exception_line = LogError(error, self.order, printed_by, line.node)
 
     def _begin_run(self, last: int) -> None:
         """Set the lines of the file up to ``last`` aside: they are of an earlier run."""
@@ -238,7 +227,7 @@ class JobLog:
         for process in self._of_file:
             process.on_end()
         self.first_rank, self._first_time = -1, ""
-        self.exception_line = self._failed_worker = None
+        self._failed_worker = None
         self.tail = deque((entry for entry in self.tail if entry[0] > last), maxlen=LINES_OF_TAIL)
 
     def job_ended(self, word: str, nodes: str) -> None:

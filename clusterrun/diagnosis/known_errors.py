@@ -97,7 +97,7 @@ PART_ENDED = KnownError(
     consequence=True,
 )
 RENDEZVOUS_LOST = KnownError(
-    r"keep-alive heartbeat to the rendezvous .*RendezvousConnectionError",
+    r"keep-alive heartbeat to the rendezvous .*Rendezvous(?:Connection|Timeout)Error",
     "the node that holds the rendezvous store ended before, or the network failed",
     "see the end of the log of that node's launcher: this one only lost the connection",
     consequence=True,

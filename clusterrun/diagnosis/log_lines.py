@@ -51,7 +51,8 @@ _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*): ")
 _STARTS_ERROR = re.compile(
     r"^(?:\[rank\d+\]:\s?)?"
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
-    r'|  File "|Fatal Python error: |terminate called after |slurmstepd: error: |\[[EW] |usage: )'
+    r'|  File "|Exception ignored in|Fatal Python error: |terminate called after |slurmstepd: error: '
+    r"|\[[EW] |usage: )"
 )
 # What a logger or a launcher writes in front of every line of an error: anything in front of the first one.
 _LOGGED_HEADER = re.compile(
@@ -70,9 +71,14 @@ LOGGED_RANK = re.compile(r"(?i)(?<!local_)(?:rank|\bTP)(?:[ _=]|: ?)?(\d{1,5})\b
 # A beginning on the same line after a progress bar, or after another process's line without an end.
 _INNER_START = re.compile(
     r"(?<=\S)(?=Traceback \(most recent call last\)|\s*\[rank\d+\]:|terminate called after throwing )"
+    # What a shell writes behind a progress bar.
+    r"|(?:(?<=[\])])|\s[-\\|/])(?=(?:Killed|Terminated)$)"
     # Lines that were joined with the spaces behind them.
     r"|(?<=\s{10})(?=\d{4}-\d\d-\d\d[ T]\d\d:)"
 )
+# A progress bar with other output behind it, and the right end of one behind other output.
+_BAR_BEFORE = re.compile(r"(%\|[^|]*\|[^\]]*\])(?=[A-Z*\[])")
+_BAR_BEHIND = re.compile(r"(?<=\S)\s{2,}\| \d+/\d+ \[[^\]]*\]$")
 
 
 @frozen
@@ -117,6 +123,10 @@ class LineSplitter:
     def split(self, line: str) -> list[LogLine]:
         """Return the states of one line, each without its marks."""
         line = _ESCAPES.sub("", line.rstrip())
+        if "%|" in line:
+            line = _BAR_BEFORE.sub("\\1\r", line)
+        elif line.endswith("]"):
+            line = _BAR_BEHIND.sub("", line)
         if "&quot;" in line or "&lt;" in line:  # copied from a page
             line = html.unescape(line)
         record = _record(line)

@@ -31,8 +31,14 @@ _GOES_ON = re.compile(
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # A line of NCCL's watchdog thread.
 OF_WATCHDOG = re.compile(r"\bProcessGroupNCCL\.cpp:\d+\]")
+# An exception's name and message at the beginning of a line. A script printed it without its traceback.
+EXCEPTION_LINE = re.compile(
+    r"^(?:\[rank\d+\]:\s?)?(?:[A-Za-z_]\w*\.)*(?:\w+(?:Error|Exception|Interrupt|Failure)|Exception):(?: |$)"
+)
 # Exceptions that a signal from outside raises.
-ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SIGTERMException|SignalException)\b")
+ASKED_TO_END = re.compile(
+    r"(?:\w+\.)*(?:KeyboardInterrupt|SIGTERMException|SignalException|SystemExit: (?:15|143))\b"
+)
 
 
 @frozen
@@ -120,7 +126,8 @@ class LogProcess:
             return
         if _FINISHED.search(text):
             self.steps += STEPS_AFTER_SURVIVED
-        elif STEP.search(text) and "100%|" not in text:  # ranks that load files end such bars
+        # Ranks that load files end bars.
+        elif STEP.search(text) and "100%|" not in text and not EXCEPTION_LINE.match(text):
             self.steps += 1
             self.last_step = place.order
         elif self.places:

@@ -136,7 +136,7 @@ class RunDetector:
             self._traceback = order
         frame, self._frame = self._frame, None
         if (match := _SCRIPT.match(text)) and (_HEADER in self._last or not match[3]):
-            self._frame = match[1], match[2]
+            self._frame = (match[1], match[2]) if match[3] else None
             if not match[3] and any(script == match[1] for script, _ in self._calls):
                 return order - 1
         elif frame and "(" in text and "import " not in text:

@@ -14,19 +14,18 @@ from collections.abc import Sequence
 from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import NOT_STARTED, OF_SCRIPT, WHOLE_JOB, EndKind, EndLine
 from clusterrun.diagnosis.job_log import (
-    EXCEPTION_LINE,
     HARMLESS,
     MOST_EXCEPTION,
     MOST_LAST_LINES,
     MOST_SUSPECTS,
     JobLog,
     ended_first,
-    is_no_consequence,
     named,
     too_many_ranks,
     whole_job_ended_at,
 )
 from clusterrun.diagnosis.known_errors import (
+    LAUNCHER_FAILED,
     NCCL_FAILED,
     NPU_FAILED,
     PART_ENDED,
@@ -35,11 +34,19 @@ from clusterrun.diagnosis.known_errors import (
     KnownError,
     meaning,
 )
-from clusterrun.diagnosis.log_process import ASKED_TO_END, NUMBER, LogError, is_alike, is_of_communication
+from clusterrun.diagnosis.log_process import (
+    ASKED_TO_END,
+    EXCEPTION_LINE,
+    NUMBER,
+    LogError,
+    is_alike,
+    is_of_communication,
+)
 from clusterrun.diagnosis.printed_errors import (
     RANK_MARK,
     Error,
     is_of_launcher,
+    is_plain_output,
     is_report,
     lacks_inner,
 )
@@ -79,8 +86,8 @@ _OF_CODE = re.compile(
 _UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
 # Lines that look like an error, and lines that look like one and are none.
 _LOOKS_FATAL = re.compile(
-    r"(?i)\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault|\w*(?:error|exception):"
-    r"|error\b.{0,3}[:\]])|^\W*\[?E(?:\d{4}|\b)|\bERROR\b|NCCL WARN"
+    r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault|\w*(?:error|exception):"
+    r"|error\b.{0,3}[:\]]))|^\W*\[?E(?:\d{4}|\b)|\bERROR\b|NCCL WARN"
 )
 _LOOKS_WRONG = re.compile(
     r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
@@ -92,6 +99,8 @@ _NOT_NEAR = re.compile(
     r"^raise |:$|frame #|following exception|(?:exitcode|exit code|status)\b|: Caught |^\w+\("
     r"|terminate called"
 )
+# Lines that only announce an error, and the cell of a table.
+_HEADING = re.compile(r":$|Error executing job|triggered an exception|\bERROR(?: ?[|)]|  )")
 # The end of a process that no line names.
 _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
 _WATCHDOG = re.compile(r"watchdog .*terminated with exception")
@@ -192,8 +201,8 @@ class _LogVerdict:
             self._timed_out,
             self._ended,
             self._noticed,
+            self._unmarked_error,
             self._cut_traceback,
-            self._bare_exception,
             self._vague_end,
             self._completed,
             self._failed_before,
@@ -285,25 +294,37 @@ class _LogVerdict:
         if failed := self._log.report.failed:
             node = f" on {self._log.report.host}" if self._log.report.host else ""
             sentence = f"{ranks_in_words(failed)}{node} exited; the log lacks the rank that failed first"
-            return _undetermined(sentence, self._suspects())
+            return _undetermined(sentence, self._shown(self._suspects()))
         cause = f": {first.error.row.cause}" if first.error.row else ""
         if is_of_launcher(first.error):
             who, cause = "the launcher", ""
         sentence = f"the log does not hold what failed first; {who} only noticed it{cause}"
-        return _undetermined(f"{sentence}: {first.error.message}", self._suspects())
+        return _undetermined(f"{sentence}: {first.error.message}", self._shown(self._suspects()))
 
     def _cut_traceback(self) -> Diagnosis | None:
         """The log ends inside of a traceback of a rank."""
         if not self._unended:
             return None
-        return replace(_of_unended(self._unended), evidence=self._suspects())
+        return replace(_of_unended(self._unended), evidence=self._shown(self._suspects()))
 
-    def _bare_exception(self) -> Diagnosis | None:
-        """The last line that looks like an exception has no traceback."""
-        last = self._log.exception_line
-        if last is None or not is_no_consequence(last.error.text) or self._log.has_steps_after(last.order):
+    def _unmarked_error(self) -> Diagnosis | None:
+        """A line that looks like an error has no traceback, and little other output follows."""
+        plain = [order for order, _, text in self._log.tail if is_plain_output(text)]
+        until = plain[-1 - LINES_BEHIND] if len(plain) > LINES_BEHIND else 0
+        suspects = [
+            entry
+            for entry in self._suspects()
+            if _LOOKS_FATAL.search(entry.error.text)
+            and not (entry.error.is_consequence or re.search(LAUNCHER_FAILED, entry.error.text))
+        ]
+        exceptions = [entry for entry in suspects if EXCEPTION_LINE.match(entry.error.text)]
+        others = [
+            entry for entry in suspects if entry.order > until and not _HEADING.search(entry.error.text)
+        ]
+        first = next(iter([*exceptions[-1:], *others]), None)
+        if first is None:
             return None
-        diagnosis = self._of_errors([last], [last])
+        diagnosis = self._of_errors([first], [first])
         evidence = (*diagnosis.evidence, "it has no traceback in the log", *self._last_lines)
         return replace(diagnosis, evidence=evidence)
 
@@ -344,7 +365,7 @@ class _LogVerdict:
 
     def _nothing_certain(self) -> Diagnosis:
         """Return the line that looks most like an error."""
-        suspects = self._suspects()
+        suspects = self._shown(self._suspects())
         if not suspects:
             return _undetermined("there is no error in it", self._last_lines)
         if self._log.has_failed and self._log.last_lines[-1:] == [suspects[-1]]:
@@ -359,21 +380,38 @@ class _LogVerdict:
 
     # --- how an answer is made ---
 
-    def _suspects(self, before: int = sys.maxsize) -> tuple[str, ...]:
-        """Return lines near the end of the log, after its last step, that look like an error."""
+    def _suspects(self, before: int = sys.maxsize) -> list[LogError]:
+        """Return the lines near the end of the log, after its last step, that look like an error."""
         last_step = max((process.last_step for process in self._log.processes.values()), default=0)
-        lines, is_skipped = [], False
+        lines: dict[str, LogError] = {}
+        is_skipped, heading = False, ""
         for order, rank, text in self._log.tail:
             # Python prints these at the end of a process, and they do not change its exit code.
             is_skipped = is_skipped or text.startswith("Exception ignored in")
-            if last_step < order < before and not is_skipped:
-                who = f"rank {rank}: " if rank >= 0 else ""
-                lines.append(who + text.strip()[:MOST_EXCEPTION])
-            is_skipped = is_skipped and not EXCEPTION_LINE.match(text)
-        lines = [line for line in dict.fromkeys(lines) if not HARMLESS.search(line)]
-        suspects = [line for line in lines if _LOOKS_FATAL.search(line)]
-        suspects = suspects or [line for line in lines if _LOOKS_WRONG.search(line)]
-        return tuple(suspects[:MOST_SUSPECTS])
+            message = text.strip()[:MOST_EXCEPTION]
+            if heading and text[:1].isspace():
+                # The message of an exception stands below its name.
+                error = replace(lines[heading].error, text=f"{lines[heading].error.text} {message}".strip())
+                lines[heading] = replace(lines[heading], error=error)
+                continue
+            heading, is_exception = "", EXCEPTION_LINE.match(text) is not None
+            is_harmless = is_skipped or (not is_exception and HARMLESS.search(text))
+            if last_step < order < before and not is_harmless:
+                mark = RANK_MARK.match(message)
+                rank = int(mark[1]) if mark else rank
+                error = Error(0.0, rank, RANK_MARK.sub("", message), row=meaning(message))
+                heading = message if is_exception and message.endswith(":") else ""
+                lines.setdefault(message, LogError(error, order, rank))
+            is_skipped = is_skipped and not is_exception
+        suspects = [entry for entry in lines.values() if _LOOKS_FATAL.search(entry.error.text)]
+        return suspects or [entry for entry in lines.values() if _LOOKS_WRONG.search(entry.error.text)]
+
+    def _shown(self, suspects: Sequence[LogError]) -> tuple[str, ...]:
+        """Return the first lines that look like an error, each with its rank."""
+        return tuple(
+            f"rank {entry.rank}: {entry.error.text}" if entry.rank >= 0 else entry.error.text
+            for entry in suspects[:MOST_SUSPECTS]
+        )
 
     def _near(self, first: LogError) -> list[str]:
         """Return lines around an error that look like one, and are neither a heading nor a report of ends."""
@@ -620,7 +658,9 @@ class _LogVerdict:
         evidence += [other.line for other in ends[:4]]
         complaint = self._log.complaint if self._log.complaint_order <= end.order else ""
         if end.kind is EndKind.EXIT and not (complaint or self._errors):
-            complaint = next((line for line in self._suspects(end.order) if line not in end.line), "")
+            complaint = next(
+                (line for line in self._shown(self._suspects(end.order)) if line not in end.line), ""
+            )
         if (
             complaint
             and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START)

@@ -37,7 +37,7 @@ _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
 # How a line begins that a node adds to the last ones of a rank.
 OURS = "clusterrun: "
-RANK_MARK = re.compile(r"^\[rank\d+\]:\s?")
+RANK_MARK = re.compile(r"^\[rank(\d+)\]:\s?")
 # The rank in a message of NCCL's watchdog, or of HCCL.
 RANK_OF_WATCHDOG = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\bRankID:(\d+)\)")
 # Characters that draw a box around a line.
@@ -59,7 +59,7 @@ _DUMPED = re.compile(r"^(?:Current t|T)hread 0x")
 # An exception's class is written with a capital, but for a few of the standard library.
 _NAMED = re.compile(
     r"^(?:[A-Za-z_<][\w<>]*\.)*(?!(?:DEBUG|INFO|NOTE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)"
-    r"(?:[A-Z_]\w*|error|timeout|gaierror|herror)(?:: ?|$)"
+    r"(?:_?[A-Z]\w*|error|timeout|gaierror|herror)(?:: ?|$)"
 )
 _THROWN = re.compile(r"^terminate called after throwing an instance of '(.*)'")
 _WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
@@ -491,10 +491,11 @@ class _Reader:
         """Read a line outside of tracebacks and stack dumps."""
         what = _WHAT.match(text)
         was_announced, self._announced = self._announced, text.startswith(_ANNOUNCED)
-        # Source code, and what Python prints of processes that did not end well.
-        if self._skipped or text.lstrip().startswith("raise ") or "resource_tracker" in text:
+        # Source code, advice, and what Python prints of processes that did not end well.
+        is_source = text.lstrip().startswith(("raise ", "Compile with "))
+        if self._skipped or is_source or "resource_tracker" in text:
             return
-        if was_announced:
+        if was_announced and not self._announced:
             self._append(self._error(at, text.strip()))
             self._continued = MOST_CONTINUED
             return

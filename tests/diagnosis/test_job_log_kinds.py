@@ -253,17 +253,75 @@ def test_an_unset_name_in_a_handler_is_not_the_first_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "verdict"),
     [
-        "fit: cannot open the table of shards",
-        "[E socket.cpp:7] [c10d] listening on port 70 is not permitted",
-        "n1:7:7 [0] NCCL WARN the topology file has no root",
+        ("fit: cannot open the table of shards", Verdict.UNDETERMINED),
+        ("Number of trials: 1/1 (1 ERROR)", Verdict.UNDETERMINED),
+        ("[E socket.cpp:7] [c10d] listening on port 70 is not permitted", Verdict.CRASHED),
+        ("n1:7:7 [0] NCCL WARN the topology file has no root", Verdict.CRASHED),
+        ("floatingPointError: the loss is infinite at iteration=166", Verdict.CRASHED),
+        ("HubError: 429 Too Many Requests for /glue/paths-info", Verdict.CRASHED),
     ],
 )
-def test_a_log_without_a_known_form_shows_what_looks_like_an_error(line: str) -> None:
+def test_a_log_without_a_known_form_shows_what_looks_like_an_error(line: str, verdict: Verdict) -> None:
     diagnosis = diagnosed("step 4 loss 0.2", "saved", line, "bye")
     assert line in diagnosis.message
-    assert diagnosis.verdict is Verdict.UNDETERMINED and ranks(diagnosis) == []
+    assert diagnosis.verdict is verdict and ranks(diagnosis) == []
+
+
+def test_the_message_below_the_name_of_an_exception_belongs_to_it() -> None:
+    message = diagnosed("app.ConfigError: ", "      gpus: [0, 1]", "      the machine has: [0]").message
+    assert "[0, 1]" in message and "has: [0]" in message
+
+
+def test_an_error_with_much_output_behind_it_is_not_certain() -> None:
+    output = [f"saved shard {name}" for name in "abcdefghijklmnop"]
+    diagnosis = diagnosed("[E socket.cpp:7] [c10d] a port is not permitted", *output)
+    assert diagnosis.verdict is Verdict.UNDETERMINED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Main process received SIGTERM, exiting",
+        "Epoch 0:  31%|███    | 12/39 [1:07:35<2:33:02, 3.31s/it, loss=1.4][rank: 2] Received SIGTERM: 15",
+        "*** SIGTERM received at time=1748300290 on cpu 8 ***",
+        "read:  20% (117/558) [#      ] eta 28:34:54 \\Terminated",
+    ],
+)
+def test_a_signal_from_outside_is_read_in_other_words_and_behind_a_bar(line: str) -> None:
+    diagnosis = diagnosed("starting", line)
+    assert diagnosis.verdict is Verdict.CRASHED and ranks(diagnosis) == []
+    assert "SIGTERM" in diagnosis.message or "Terminated" in diagnosis.message
+
+
+def test_an_error_behind_a_progress_bar_is_read() -> None:
+    bar = "  0%|          | 0/5 [00:00<?, ?it/s]"
+    diagnosis = diagnosed(f"{bar}ERROR: Unexpected segmentation fault encountered in worker.")
+    assert diagnosis.message.endswith("ERROR: Unexpected segmentation fault encountered in worker.")
+
+
+def test_what_ends_after_the_job_was_cancelled_is_no_cause() -> None:
+    cancelled = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2025-01-01T00:00:00 ***"
+    lost = "slurmstepd: error: container_p_join: open failed for /var/tmp/n1/5/.ns: No such file or directory"
+    assert "cancelled" in diagnosed("step 8 loss 1.0", cancelled, lost).message
+
+
+def test_scancel_of_a_step_is_no_signal_from_elsewhere() -> None:
+    signal = "W0403 16:13:10.1 86 elastic/agent.py:723] Received 15 death signal, shutting down"
+    cancelled = "slurmstepd-n1: error: *** STEP 5.0 ON n1 CANCELLED AT 2025-01-01T00:00:00 ***"
+    assert "cancelled" in diagnosed("step 8 loss 1.0", signal, cancelled).message
+
+
+def test_an_exception_that_python_ignores_at_exit_ends_no_labelled_rank() -> None:
+    ignored = ("Exception ignored in atexit callback: <function save at 0x7f>", *EXCEPTION)
+    diagnosis = diagnosed("0: step 8 loss 1.0", *(f"0: {line}" for line in ignored))
+    assert diagnosis.verdict is Verdict.UNDETERMINED
+
+
+def test_hydras_line_of_two_ranks_is_no_error() -> None:
+    line = "Error executing job with overrides: ['gpus=2']"
+    assert "batch 7 is empty" in diagnosed(line, line, *EXCEPTION).message
 
 
 def test_the_hook_of_a_container_is_not_its_cause() -> None:
