@@ -16,6 +16,7 @@ from clusterrun.diagnosis.stacks import (
     polls_for_lock_file,
     script_has_ended,
     short,
+    waits_for_coroutine,
     waits_for_pool,
     waits_for_ray,
     waits_for_semaphore,
@@ -198,6 +199,11 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         )
         return Reason(f"{why}was taken out", "empty the queue before the process that filled it is joined")
     lacks_thread = any(child.lacks_thread for child, _ in workers)
+    if waits_for_coroutine(rank.stacks.main) and not rank.stacks.tasks:
+        remedy = (
+            "its coroutines cannot be seen from outside: let it print asyncio.all_tasks() and their stacks"
+        )
+        return Reason(f"its event loop waits for a coroutine{where}{below}{_others(rank)}", remedy)
     if rank.stacks.waits and not waits and not lacks_thread:
         return _of_threads(rank, where, below)
     remedy = _FORK_REMEDY if lacks_thread else WAIT_REMEDY

@@ -280,8 +280,12 @@ def reads_of_process(stack: tuple[str, ...]) -> bool:
 
 def waits_for_input(stack: tuple[str, ...]) -> bool:
     """Return whether a thread waits in Python's own library for data of a socket, or for asyncio's events."""
-    is_loop = any("/asyncio/base_events.py:" in frame and "_run_once" in frame for frame in stack[1:2])
-    return is_loop or (bool(stack) and _READS_SOCKET.search(stack[0]) is not None)
+    return waits_for_coroutine(stack) or (bool(stack) and _READS_SOCKET.search(stack[0]) is not None)
+
+
+def waits_for_coroutine(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread is in the event loop of asyncio, which has nothing to run."""
+    return _is_inside(stack[1:2], "/asyncio/base_events.py:", "_run_once")
 
 
 def hands_over_queue(stack: tuple[str, ...]) -> bool:

@@ -376,7 +376,7 @@ EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
         ({"idle": 0.1, "state": "D"}, 3, Verdict.UNDETERMINED, "still works"),
         ({"idle": 4.0, "stack": DOWNLOADS}, 3, Verdict.UNDETERMINED, "still works"),
         ({"idle": 1.0, "stack": AWAITS}, 3, Verdict.UNDETERMINED, "still works"),
-        ({"idle": 40.0, "stack": AWAITS}, 3, Verdict.NEVER_ARRIVED, "waits in user code"),
+        ({"idle": 40.0, "stack": AWAITS}, 3, Verdict.NEVER_ARRIVED, "waits for a coroutine"),
         ({"idle": 40.0, "stack": DOWNLOADS}, 3, Verdict.NEVER_ARRIVED, "waits in user code"),
         ({"idle": 0.1, "busy": 0.1, "stack": LOADS, "children": GCC}, 3, Verdict.NOTHING, "may yet come"),
         (

@@ -75,6 +75,19 @@ def test_ranks_that_look_for_rank_0_on_their_own_node_are_named_unless_all_look_
     assert result.remedy.startswith("set MASTER_ADDR to n0")
 
 
+@pytest.mark.parametrize(
+    ("host", "is_wrong"), [("n9", True), ("10.0.0.9", True), ("n0", False), ("head", False)]
+)
+def test_an_address_where_no_rank_runs_is_named_if_rank_0_looks_there_too(host: str, is_wrong: bool) -> None:
+    looks = (f"{LIBRARY}/torch/distributed/rendezvous.py:199 _create_c10d_store", *MEETING)
+    ranks = [
+        changed(meets(number, f"{host}:29500"), node=f"n{number // 2}", stack=looks) for number in range(4)
+    ]
+    result = verdict(*ranks)
+    assert result.culprits == ()
+    assert (result.verdict is Verdict.MISMATCH, "rank 0 is on n0" in result.message) == (is_wrong, is_wrong)
+
+
 def test_a_master_address_that_the_script_may_not_use_blames_nobody() -> None:
     ranks = [changed(meets(number, "localhost:29500"), node=f"n{number // 2}") for number in range(4)]
     assert verdict(*ranks).culprits == ()

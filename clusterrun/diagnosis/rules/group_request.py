@@ -5,6 +5,7 @@ The store is known under several names on its own node, so a name alone proves n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -28,7 +29,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return (
         _other_world(table)
         or _other_rank(table)
-        or _store_on_own_node(table)
+        or _store_elsewhere(table)
         or _other_store(table)
         or _other_groups(table)
     )
@@ -61,19 +62,25 @@ def _other_rank(table: CallTable) -> list[Hypothesis]:
     return [Hypothesis(partial(explain_other_rank, asking=asking), CERTAINTY, tuple(wrong))] if wrong else []
 
 
-def _store_on_own_node(table: CallTable) -> list[Hypothesis]:
-    """Ranks look for rank 0 on their own node, where it is not.
+def _store_elsewhere(table: CallTable) -> list[Hypothesis]:
+    """Ranks look for rank 0 where it is not: on their own node, or all of them on a third one.
 
-    ``MASTER_ADDR`` is ``localhost`` there, or each node has set it to its own name.
+    ``MASTER_ADDR`` is ``localhost`` there, or each node has set it to its own name. Rank 0 reaches its own
+    store at once, and from its address. A name of another form than its node's may be an alias of it.
     """
     home = next((rank.node for rank in table.ranks if rank.rank == 0), "")
     wrong = [rank.rank for rank in table.ranks if rank.request.store and rank.node != home and _is_own(rank)]
-    if not home or not wrong:
-        return []
-    (store, *others) = {rank.request.store for rank in table.ranks}
+    (store, *others) = {rank.request.store for rank in table.ranks} or {""}
     # One address for all is nobody's fault. On loopback only the ranks beside rank 0 find it.
     is_of_all = not others and not _is_loopback(store.rpartition(":")[0])
-    explain = partial(explain_store_on_own_node, home=home, store=store)
+    if home and not wrong and is_of_all and len(table.ranks) == table.size and table.is_long_still:
+        host = store.rpartition(":")[0]
+        forms = [re.sub(r"\d", "", name) for name in (host, home)]
+        is_third = (forms[0] == forms[1] or forms[0] == "...") and not any(map(_is_own, table.ranks))
+        wrong = [rank.rank for rank in table.ranks if is_third and all(map(_is_looking, table.ranks))]
+    if not home or not wrong:
+        return []
+    explain = partial(explain_store_elsewhere, home=home, store=store)
     return [Hypothesis(explain, CERTAINTY, () if is_of_all else tuple(wrong))]
 
 
@@ -86,9 +93,12 @@ def _is_own(rank: RankSnapshot) -> bool:
 
     Elsewhere in ``init_process_group`` the address is that of ``MASTER_ADDR``, which a script may not use.
     """
-    is_looking = any(function_of(frame) == "_create_c10d_store" for frame in rank.stacks.main)
     host = rank.request.store.rpartition(":")[0]
-    return is_looking and (_is_loopback(host) or host in (rank.node, *rank.process.addresses))
+    return _is_looking(rank) and (_is_loopback(host) or host in (rank.node, *rank.process.addresses))
+
+
+def _is_looking(rank: RankSnapshot) -> bool:
+    return any(function_of(frame) == "_create_c10d_store" for frame in rank.stacks.main)
 
 
 def _other_store(table: CallTable) -> list[Hypothesis]:
@@ -211,7 +221,7 @@ def _is_at(table: CallTable, rank: int) -> str:
     return f"; it is at {line}" if line else ""
 
 
-def explain_store_on_own_node(table: CallTable, blamed: Ranks, home: str, store: str) -> Diagnosis:
+def explain_store_elsewhere(table: CallTable, blamed: Ranks, home: str, store: str) -> Diagnosis:
     whys = {}
     for rank in blamed:
         request = table.of(rank).request
