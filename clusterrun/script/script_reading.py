@@ -34,6 +34,7 @@ from clusterrun.script.interpreter_calls import (
 )
 from clusterrun.script.launch_commands import (
     LaunchCommand,
+    is_image_command,
     launch_in,
 )
 from clusterrun.script.program_table import TRAITS, Trait, is_tool
@@ -353,7 +354,7 @@ def _preparations(scope: Scope) -> Iterator[Candidate]:
         for command in statement.commands if statement.is_plain or is_list else ():
             is_program = is_list and _kind_of_program(command) is TrainingKind.PROGRAM
             is_work = Trait.WORK in TRAITS.get(command.program, Trait.TOOL) or _is_inline(command)
-            if is_program or is_work:
+            if is_program or is_work or is_image_command(command.names):
                 training = Training(TrainingKind.PROGRAM, command, plain_launch(command.names))
                 yield Candidate(statement, training, None)
 
@@ -472,6 +473,7 @@ def _kind_of_program(command: Command) -> TrainingKind | None:
         or is_tool(name)
         or is_tool(program)
         or _is_inline(command)
+        or is_image_command(plain_launch(command.names).command)
     ):
         return None
     if traits and Trait.IN_SHELL in traits:

@@ -1619,3 +1619,8 @@ def test_programs_of_one_group_are_no_runs_of_their_own() -> None:
 
 def test_a_setup_line_that_may_fail_is_not_said_to_end_the_run() -> None:
     assert not any("the script goes on" in p.reason for p in converted("source ~/.bashrc\npython t.py").parts)
+
+
+def test_the_removal_of_a_container_is_not_the_command() -> None:
+    lines = "enroot start --rw $N micromamba run -n e bash --login -c 'cd /x && python train.py'\n"
+    assert converted(f"{lines}enroot remove -f $N").command[-1] != "$N"
