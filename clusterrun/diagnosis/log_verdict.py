@@ -100,7 +100,9 @@ _NOT_NEAR = re.compile(
     r"|terminate called"
 )
 # Lines that only announce an error, and the cell of a table.
-_HEADING = re.compile(r":$|Error executing job|triggered an exception|\bERROR(?: ?[|)]|  )")
+_HEADING = re.compile(
+    r":$|Error executing job|triggered an exception|failed to run torchrun|\bERROR(?: ?[|)]|  )"
+)
 # The end of a process that no line names.
 _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
 _WATCHDOG = re.compile(r"watchdog .*terminated with exception")
