@@ -81,7 +81,7 @@ def _report(conversion: Conversion) -> None:
         others |= candidates
     if others:
         places = ", ".join(map(str, sorted(others)))
-        say(f"the script is more than a set-up and one launch: the line lacks programs of line {places}")
+        say(f"the script does more than start one program: the line lacks what lines {places} start")
         say(
             '  it can stay a script for sbatch: eval "$(clusterrun check --export)" in it checks the nodes, '
             "and clusterrun diagnose JOB reads the job"

@@ -36,7 +36,7 @@ class Part:
     reason: str = ""  # the reason, or what to do instead; '' if there is nothing to say
 
 
-NO_COMMAND = "no command was found that a line can have: put it in the place of COMMAND"
+NO_COMMAND = "convert cannot tell which program trains: put it in the place of COMMAND"
 # Why sbatch refuses a script, for which a run can be submitted all the same.
 NO_SHEBANG = "sbatch refuses a file whose first line does not begin with #!"
 DOS_LINES = "sbatch refuses a file with DOS line ends (CR LF): sed -i 's/\\r$//' mends it"

@@ -53,9 +53,7 @@ def of_tasks(names: Iterable[str]) -> list[str]:
 IS_OTHER_RUN = "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN"
 IS_BESIDE = "it runs beside the ranks: start it from the training script, or submit it as a run of its own"
 IS_OF_OTHER_RUN = "it comes before a line that is a run of its own: give it to that run as --setup"
-IS_UNSURE = (
-    "convert does not know this program, or function of a file: give it as COMMAND, or as a --setup line"
-)
+IS_UNSURE = "convert does not know this program or function: give it as COMMAND, or as a --setup line"
 _IS_NEUTRAL = "it may belong before COMMAND or behind it: give it as a --setup line, or run it afterwards"
 IS_OF_LATER = "a later statement reads it that is not in the line"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"

@@ -79,7 +79,7 @@ ALIKE = re.compile(
 _KEPT = {*with_trait(Trait.READS), "mkdir"} - {*with_trait(Trait.RUNS)}
 # Commands whose failure ends the run, and not the script.
 _MAY_FAIL = re.compile(r"(?:module|ml|conda|mamba|micromamba|spack|source|\.|cd)\s")
-_IS_STRICT = "if this line, or one like it, fails, the run ends; the script goes on: || : behind it does so"
+_IS_STRICT = "the run ends if this line or a similar one fails, unlike the script: add || : to go on"
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 # A loop until something happens, and the number of a program in the background.
 _WAITS = re.compile(r"\A(?:wait\b|(?:while|until|for)\b.*\bsleep\b)|\$!", re.DOTALL)

@@ -142,5 +142,5 @@ def test_a_script_that_is_more_than_one_launch_is_named_so_first(
     (folder / "job.sh").write_text(f"#!/bin/bash\n{lines}\n")
     assert main(["convert", "job.sh"]) == 0
     first, second = capsys.readouterr().err.splitlines()[:2]
-    assert ("more than a set-up and one launch" in first) == is_more
+    assert ("does more than start one program" in first) == is_more
     assert ("check --export" in second and "diagnose JOB" in second) == is_more

@@ -216,7 +216,7 @@ def test_the_refusal_of_a_batch_script_names_another_meaning_of_the_line(tmp_pat
     with pytest.raises(BadInput, match=r"with another meaning: .*LOCAL_RANK"):
         check_command(spec(tmp_path, "./job.sh"), on_slurm=True)
     (tmp_path / "job.sh").write_text('#!/bin/bash\n#SBATCH -N 2\nT=("python t.py")\neval "${T[$I]}"\n')
-    with pytest.raises(BadInput, match="no command was found"):
+    with pytest.raises(BadInput, match="which program trains"):
         check_command(spec(tmp_path, "./job.sh"), on_slurm=True)
 
 
