@@ -108,6 +108,7 @@ class JobTold(Event):
     why: str
     end_at: float | None = None  # when the scheduler ends the job (wall clock, seconds); None: unknown
     requeued: bool = False  # the scheduler queues the job again by itself
+    in_grace: bool = False  # the job is preempted, and may go on for a grace time, whose end may be unknown
     halted: bool = False  # the scheduler suspended the job, or stopped it by a signal
 
 

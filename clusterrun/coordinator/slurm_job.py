@@ -47,7 +47,9 @@ def answer(job: SlurmJob, lines: tuple[str, ...]) -> JobTold:
     if reason == "TimeLimit" or state.full == "TIMEOUT":
         return JobTold(TIME_LIMIT)
     if was_preempted or state.full == "PREEMPTED":
-        return JobTold(PREEMPTION, _end(job, start, end) if state.full in job_states.HOLDS_NODES else None)
+        # Slurm 26.05 shows no end of a grace time if the job had no time limit.
+        in_grace = state.full in job_states.HOLDS_NODES
+        return JobTold(PREEMPTION, _end(job, start, end) if in_grace else None, in_grace=in_grace)
     if state.full in job_states.HOLDS_NODES:
         return JobTold("", _end(job, start, end), halted=state.full in job_states.HALTED)
     if state.state is State.UNKNOWN:

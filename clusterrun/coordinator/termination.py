@@ -244,7 +244,8 @@ class Termination(RunPart):
         if self.undecided and self._unanswered and event.why in ("", UNKNOWN):
             return None  # this may answer a question from before the signal
         why = self._by_the_clock(now) if event.why == UNKNOWN else event.why
-        end = self._decide(now, why, event.end_at is None and event.why in STATES, live)
+        sudden = event.end_at is None and event.why in STATES and not event.in_grace
+        end = self._decide(now, why, sudden, live)
         if event.why == UNKNOWN and self._end_at is None:
             self._ask_at = now.steady + ASK_AGAIN_SECONDS
         elif self._survival.requeue and self._end_at is not None and not self._noticed:

@@ -25,7 +25,11 @@ def told(line: str, job: SlurmJob = JOB) -> JobTold:
         ("COMPLETING|None|1795184835|1795184859|0|1795184859|", JobTold("preemption")),
         ("COMPLETING|None|1795184889|NONE|1|1795184889|", JobTold("preemption", requeued=True)),
         ("COMPLETING|None|1795184889|NONE|1|N/A|", JobTold("requeue", requeued=True)),
-        ("RUNNING|None|1795184835|1795184900|0|1795184840|", JobTold("preemption", 1795184900.0)),
+        (
+            "RUNNING|None|1795184835|1795184900|0|1795184840|",
+            JobTold("preemption", 1795184900.0, in_grace=True),
+        ),
+        ("RUNNING|None|1795184835|NONE|0|1795184840|", JobTold("preemption", in_grace=True)),
         ("HIBERNATING|None|1795184835|1795188435|0|N/A|", JobTold("unknown")),
         ("", JobTold("unknown")),
         ("slurm_load_jobs error: Unable to contact slurm controller", JobTold("unknown")),

@@ -198,6 +198,18 @@ def test_ranks_learn_the_end_of_a_preemptions_grace() -> None:
     assert [a for a in tape.does(84.9) if isinstance(a, Send)] == []
 
 
+@pytest.mark.parametrize("survival", [Survival(), Survival(requeue="requeue")])
+def test_a_preemption_whose_grace_has_no_known_end_ends_no_rank(survival: Survival) -> None:
+    """Slurm sends TERM at the beginning of the grace time, and again at its end."""
+    tape = job(survival)
+    join(tape, 1.0)
+    train(tape, 1.0)
+    tape.at(50.0, TERM)
+    notice, *rest = tape.does(50.0, JobTold("preemption", in_grace=True))
+    assert (notice, rest) == (WriteNotice(0, "preemption", WALL + 50.0 + survival.notice), TOLD)
+    assert [a for a in tape.does(84.9) if isinstance(a, Send)] == []
+
+
 def test_a_user_may_tell_ranks_to_make_room_and_nobody_ends_them() -> None:
     tape = training(end_at=90_000.0)
     tape.at(50.0, NOTICE)
