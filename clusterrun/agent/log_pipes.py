@@ -1,7 +1,8 @@
 """Start ranks with pipes to their logs, and the process that copies from the pipes into the logs.
 
-A rank writes straight to its log, unless its command opens ``/dev/stdout`` or ``/dev/stderr`` by name. Linux
-opens the file behind such a name anew: ``> /dev/stderr`` empties a log that is a file, and appends to a pipe.
+A rank writes straight to its log, unless its command may open ``/dev/stdout`` or ``/dev/stderr`` by name.
+Linux opens the file behind such a name anew: ``> /dev/stderr`` empties a log that is a file, and appends to a
+pipe.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import select
 import signal
 import sys
@@ -23,6 +24,7 @@ from clusterrun.protocol.client import Joined, OutOfReach, join
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.processes import (
+    USUAL_OPEN_FILES,
     become_subreaper,
     on_parents_death,
     raise_open_files,
@@ -44,7 +46,8 @@ def serve(
     on_parents_death(os.getppid(), signal.SIGTERM)  # until the event loop watches the shim
     for number in contract.USERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # these signals are for ranks, and none runs yet
-    raise_open_files()  # ranks inherit it
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= USUAL_OPEN_FILES:
+        raise_open_files()  # ranks inherit it
     patiently(lambda: check_run_directory(paths.run_dir))
     orders = patiently(lambda: read_orders(paths))
     environment = _with_gpu_variables(environment, orders)

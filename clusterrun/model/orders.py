@@ -119,7 +119,7 @@ class Orders:
     # The user requested no GPUs, so check and ranks must not see those of the machine
     hide_gpus: bool = False
     input: str = ""  # file that each rank reads as standard input; '': none
-    # Ranks write to pipes, because they open ``/dev/stdout`` or ``/dev/stderr`` by name
+    # Ranks write to pipes, because they may open ``/dev/stdout`` or ``/dev/stderr`` by name
     pipes_output: bool = False
     numa_binding: str = ""  # binds each rank to processors near its GPU; '': no binding
     node_gpus: bool = False  # the ranks use the node's GPUs, without a GPU request to Slurm

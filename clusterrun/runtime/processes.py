@@ -25,6 +25,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _EXEC_SECONDS = 5.0
 # Enough for 1,250 agents and for NCCL in a large job. Some programs visit every possible descriptor.
 _OPEN_FILES = 65536
+# The soft limit that systems set for old programs. Whoever sets a higher one means it.
+USUAL_OPEN_FILES = 1024
 _NOT_EXECUTED = 127
 _CAUGHT = (*contract.OUTSIDE_SIGNALS, signal.SIGCHLD)
 _ALL_SIGNALS = signal.valid_signals()
@@ -37,7 +39,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def raise_open_files() -> int:
     """Raise this process's soft limit of open files, as far as the hard limit allows. Return the earlier one.
 
-    The usual soft limit of 1024 is for old programs. NCCL in a large job, and data loaders, need more.
+    NCCL in a large job, and data loaders, need more than the usual soft limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)

@@ -12,6 +12,8 @@ from clusterrun.script.interpreter_calls import RECIPE_FILES, unwrapped
 
 # gawk and mawk handle these names themselves. For all other programs the kernel opens the file.
 _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$\{?BASHPID\}?)/fd/[12]\b")
+# A shell script that reads another file, whose functions may use such a name.
+_SOURCES = re.compile(r"^[ \t]*(?:source|\.)[ \t]", re.MULTILINE)
 # ``scontrol requeue 7``, ``["scontrol", "requeue", job]``.
 _REQUEUES = re.compile(r"""\bscontrol[\s"',\[\]()]{1,9}requeue\b""")
 _LIGHTNING = re.compile(r"^\s*(?:from|import)\s+(?:pytorch_)?lightning\b", re.MULTILINE)
@@ -28,7 +30,7 @@ _MAX_WORDS = 500
 class ScriptHabits:
     """Calls in the scripts of a command that the job must be prepared for."""
 
-    opens_own_output: bool = False  # by its name: ``> /dev/stderr``
+    opens_own_output: bool = False  # perhaps, by its name: ``> /dev/stderr``
     requeues_itself: bool = False  # calls ``scontrol requeue``, which Slurm refuses for other runs
     lightning: str = ""  # a script whose Lightning does not react to the signal of ``--sbatch signal``
 
@@ -40,11 +42,16 @@ def script_habits(spec: JobSpec) -> ScriptHabits:
         has_plugin = bool(_LIGHTNING_REQUEUES.search(text))
         is_silent = bool(_LIGHTNING.search(text)) and not has_plugin
         habits = ScriptHabits(
-            opens_own_output=habits.opens_own_output or bool(_NAMES.search(text)),
+            opens_own_output=habits.opens_own_output or _opens_own_output(name, text),
             requeues_itself=habits.requeues_itself or has_plugin or bool(_REQUEUES.search(text)),
             lightning=habits.lightning or (name if is_silent else ""),
         )
     return habits
+
+
+def _opens_own_output(name: str, text: str) -> bool:
+    is_shell = not name.endswith(".py")
+    return bool(_NAMES.search(text) or (is_shell and _SOURCES.search(text)))
 
 
 def lightning_notices(spec: JobSpec, name: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -142,6 +143,18 @@ def test_ranks_have_empty_input_own_sessions_default_signals_and_no_descriptor_o
     run = make([sys.executable, "-I", "-S", "-c", look], nodes=1)
     assert run.ended().state is State.COMPLETED
     assert run.output(1).decode().split("\n")[0] == f"b'' True 0 0 [0, 1, 2] {run.orders.cwd}"
+
+
+@pytest.mark.parametrize(("limit", "is_kept"), [(1024, False), (2048, True)])
+def test_ranks_keep_a_limit_of_open_files_that_somebody_chose(make: Make, limit: int, is_kept: bool) -> None:
+    earlier = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, earlier[1]))
+    try:
+        run = make(sh("ulimit -S -n"), nodes=1)
+        assert run.ended().state is State.COMPLETED
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, earlier)
+    assert (int(run.output(0)) == limit) is is_kept
 
 
 def test_the_first_failure_is_reported_with_output_and_traceback_and_ends_the_others(make: Make) -> None:

@@ -20,6 +20,8 @@ from clusterrun.script.script_texts import job_number_notices, lightning_notices
     "echo 1 > /proc/$$/fd/2",
     "./helper.sh",
     "python3 helper.py --log x",
+    'source "$(dirname "$0")/lib/log.sh"',
+    ". $HERE/log.sh",
 ])  # fmt: skip
 def test_a_name_of_the_own_output_is_found(tmp_path: Path, line: str) -> None:
     (tmp_path / "helper.sh").write_text("cat data >/dev/stdout\n")

@@ -17,7 +17,10 @@ from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.state import HOST, SessionState
 
 _TRIES = "tried {} times"
-_FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
+_FIREWALL = (
+    "open the ephemeral ports between the nodes of a job, or lift a limit of new connections "
+    "(iptables -L -n, nft list ruleset, nf_conntrack_max)"
+)
 _BETWEEN = "a firewall on one of the two, or between them, has a {} rule: iptables -S, nft list ruleset"
 _NO_PORT = "look at ss -s and sysctl net.ipv4.ip_local_port_range there: are all local ports in use?"
 _CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
