@@ -12,7 +12,8 @@ LONGEST = 10 * 366 * 86400
 
 _PEOPLE = r"(?ai)(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?"
 _SLURM = r"(?a)(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})"
-_ENDLESS = ("unlimited", "infinite")
+# Zero is no limit for Slurm.
+_ENDLESS = re.compile(r"(?i)unlimited|infinite|[0:-]*0[0:-]*")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -64,8 +65,10 @@ def slurm_form(seconds: int) -> str:
 
 def _refusal(text: str) -> BadInput:
     remedy = "write 90s, 90m, 2h, 1d12h, 1w, or as Slurm does: HH:MM:SS, DAYS-HH:MM:SS"
-    if text.strip().lower() in _ENDLESS:
-        remedy = "leave the time out (the site's default holds), or pass it on: --sbatch time=UNLIMITED"
+    if _ENDLESS.fullmatch(text.strip()):
+        remedy = (
+            "leave the option out (its default holds); a job without a time limit: --sbatch time=UNLIMITED"
+        )
     return BadInput(f"{text!r} is not a duration", remedy)
 
 
