@@ -80,8 +80,9 @@ def _size(values: dict[str, str], launch: LaunchCommand) -> _Size:
         nodes = min(nodes, launch.step_nodes)
     of_step = {"gpus-per-task": launch.gpus_per_task, "gpus-per-node": launch.gpus_per_node}
     if any(of_step.values()):
+        gpu_type = _gpu_type(values)
         values = {name: value for name, value in values.items() if name not in _GPUS}
-        values.update((name, str(number)) for name, number in of_step.items() if number)
+        values.update((name, f"{gpu_type}{number}") for name, number in of_step.items() if number)
     values.update(
         ("cpus-per-task", value)
         for name, value in launch.options
@@ -108,10 +109,7 @@ def _size_options(size: _Size, launch: LaunchCommand) -> dict[str, str]:
         options["nodes"] = nodes_text
     has_gpu_ranks = launch.per_node or (launch.total and launch.rank_launcher)
     if not size.has_other_gpus and (size.gpus or (has_gpu_ranks and not launch.on_cpus)):
-        requests = [*_gpu_items(values), *(f"gpu:{values[name]}" for name in _GPUS[:3] if name in values)]
-        kinds = [match[1] for item in requests if (match := _GPU_TYPE.match(item))]
-        kind = kinds[0] if kinds else ""
-        options["gpus"] = f"{kind}:{ranks}" if kind else str(ranks)
+        options["gpus"] = f"{_gpu_type(values)}{ranks}"
     elif ranks > 1:
         options["ranks-per-node"] = str(ranks)
     # A command that no step starts has the CPUs of all tasks.
@@ -342,6 +340,12 @@ def _gpu_items(values: dict[str, str]) -> list[str]:
     """Return the items of ``--gres`` and ``--tres-per-node`` that ask for GPUs: ``gpu:a100:2``."""
     items = ",".join(values.get(name, "") for name in ("gres", "tres-per-node")).split(",")
     return [item.replace("=", ":") for item in items if _OF_GRES.match(item)]
+
+
+def _gpu_type(values: dict[str, str]) -> str:
+    """Return the type of the requested GPUs, as in front of their number: ``a100:``; '' for any."""
+    requests = [*_gpu_items(values), *(f"gpu:{values[name]}" for name in _GPUS[:3] if name in values)]
+    return next((f"{match[1]}:" for item in requests if (match := _GPU_TYPE.match(item))), "")
 
 
 def _gpus_per_node(values: dict[str, str], nodes: int, tasks_per_node: int) -> int:

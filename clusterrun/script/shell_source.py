@@ -46,8 +46,8 @@ _TILDE = re.compile(r"(?:^|(?<=:))~(?=[/:]|$)")
 _REST = re.compile(r"[@*]:([1-9])")
 # A shift that does not depend on anything.
 _SHIFT = re.compile(r"shift(?:\s+(\d+))?\s*(?:2?>\S*\s*)?(?:\|\|.*)?$", re.ASCII)
-# ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``.
-_SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq (?:(\d+) )?(\d+)\)", re.ASCII)
+# ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``, and with backticks.
+_SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|(?:\$\(|`)seq (?:(\d+) )?(\d+)[)`]", re.ASCII)
 # An expansion without a command in it.
 _SIMPLE = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9@*#])|\{([A-Za-z_]\w*|[0-9@*#])(?::?-([^{}$`]*))?\})", re.ASCII)
 _CALCULATED = re.compile(r"\$\(\([^()]*\)\)")
@@ -679,7 +679,7 @@ class ShellSource:
                 values += map(str, range(first, last + 1))
             else:
                 values += self._values(child)
-        is_open = any("$" in value or "," in value or set(_SPECIAL) & set(value) for value in values)
+        is_open = any(set(f"$`,{_SPECIAL}") & set(value) for value in values)
         # The shell splits ``$NAME`` without quotes, and the value of a sweep is one word.
         name = self._text(variable) if variable else ""
         is_split = re.search(rf"\s\$(?:{name}\b|\{{{name}\}})(?=[\s;)]|$)", self._text(node)) is not None

@@ -262,7 +262,13 @@ RULES = (
         "nothing that is in the line reads it",
     ),
     Rule(
-        lambda facts: facts.name == "set" and "--" in facts.words,
+        lambda facts: (
+            facts.statement.kind != "function_definition"
+            and any(
+                command.names[:1] == ("set",) and "--" in command.names
+                for command in facts.statement.commands
+            )
+        ),
         _UNTRANSLATED,
         "it sets the arguments of the script: write their values where it reads them",
     ),

@@ -1624,3 +1624,20 @@ def test_a_setup_line_that_may_fail_is_not_said_to_end_the_run() -> None:
 def test_the_removal_of_a_container_is_not_the_command() -> None:
     lines = "enroot start --rw $N micromamba run -n e bash --login -c 'cd /x && python train.py'\n"
     assert converted(f"{lines}enroot remove -f $N").command[-1] != "$N"
+
+
+def test_a_step_of_fewer_gpus_keeps_their_type() -> None:
+    lines = "#SBATCH --gres=gpu:a100:4\n#SBATCH --ntasks=4\nsrun --ntasks=1 --gres=gpu:a100:1 python t.py"
+    assert "--gpus a100:1 " in typed(converted(lines))
+
+
+def test_a_sequence_in_backticks_is_read_and_another_command_is_no_value() -> None:
+    loop = "for i in `{}`; do python t.py --n $i; done"
+    assert "--set i=1,2,3 " in typed(converted(loop.format("seq 3")))
+    assert "--set" not in typed(converted(loop.format("cat list")))
+
+
+def test_arguments_that_a_branch_sets_are_named() -> None:
+    lines = 'if [ $# = 0 ]; then set -- --lr 1; fi\npython t.py "$@"'
+    parts = [part for part in converted(lines).untranslated if "it sets the arguments" in part.reason]
+    assert [part.line for part in parts] == [2]
