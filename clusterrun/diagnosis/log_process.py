@@ -31,9 +31,11 @@ _GOES_ON = re.compile(
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # A line of NCCL's watchdog thread.
 OF_WATCHDOG = re.compile(r"\bProcessGroupNCCL\.cpp:\d+\]")
-# An exception's name and message at the beginning of a line. A script printed it without its traceback.
+# An exception's name and message at the beginning of a line. A script printed it without its traceback, or
+# IPython above it.
 EXCEPTION_LINE = re.compile(
-    r"^(?:\[rank\d+\]:\s?)?(?:[A-Za-z_]\w*\.)*(?:\w+(?:Error|Exception|Interrupt|Failure)|Exception):(?: |$)"
+    r"^(?:\[rank\d+\]:\s?)?(?:[A-Za-z_]\w*\.)*(?:\w+(?:Error|Exception|Interrupt|Failure)|Exception)"
+    r"(?::(?: |$)|\s{2,}Traceback \(most recent call last\)$)"
 )
 # Exceptions that a signal from outside raises.
 ASKED_TO_END = re.compile(

@@ -86,8 +86,9 @@ _OF_CODE = re.compile(
 _UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
 # Lines that look like an error, and lines that look like one and are none.
 _LOOKS_FATAL = re.compile(
-    r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault|\w*(?:error|exception):"
-    r"|error\b.{0,3}[:\]]))|^\W*\[?E(?:\d{4}|\b)|\bERROR\b|NCCL WARN"
+    r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault"
+    r"|\w*(?:error|exception)(?::|\s+Traceback)|error\b.{0,3}[:\]]))"
+    r"|^\W*\[?E(?:\d{4}|\b)|\bERROR\b|NCCL WARN"
 )
 _LOOKS_WRONG = re.compile(
     r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
@@ -326,9 +327,15 @@ class _LogVerdict:
         first = next(iter([*exceptions[-1:], *others]), None)
         if first is None:
             return None
+        lacks = "it has no traceback in the log"
+        name, header, _ = first.error.text.partition(" Traceback (most recent call last)")
+        if header:  # of IPython
+            first = replace(
+                first, error=replace(first.error, text=f"{name.strip()}, whose message is cut off")
+            )
+            lacks = "its traceback is cut off"
         diagnosis = self._of_errors([first], [first])
-        evidence = (*diagnosis.evidence, "it has no traceback in the log", *self._last_lines)
-        return replace(diagnosis, evidence=evidence)
+        return replace(diagnosis, evidence=(*diagnosis.evidence, lacks, *self._last_lines))
 
     def _vague_end(self) -> Diagnosis | None:
         """Some process ended, and no line names it."""

@@ -926,3 +926,20 @@ def test_a_file_that_a_script_lacked_is_shown_if_the_log_has_no_other_error() ->
     missing = "/home/eve/run.sh: line 4: /tmp/venv/bin/activate: No such file or directory"
     diagnosis = diagnosed(missing, "loading the model", "step 1 loss 0.4", "step 2 loss 0.3")
     assert diagnosis.verdict is Verdict.UNDETERMINED and f"before that: {missing}" in diagnosis.evidence
+
+
+IPYTHON = (
+    "TypeError                                 Traceback (most recent call last)",
+    "<ipython-input-27-03904d221969> in <module>",
+    "----> 6 launch(main, num_gpus_per_machine=4)",
+    "",
+    "/venv/lib/python3.8/site-packages/torch/multiprocessing/spawn.py in spawn(fn, args, nprocs)",
+    "--> 200     return start_processes(fn, args, nprocs)",
+)
+
+
+def test_the_header_of_ipython_names_the_exception_of_a_traceback_that_is_cut_off() -> None:
+    diagnosis = diagnosed(*IPYTHON)
+    assert diagnosis.verdict is Verdict.CRASHED and "TypeError" in diagnosis.message
+    whole = diagnosed(*IPYTHON, "", "TypeError: cannot pickle '_thread.lock' object")
+    assert "cannot pickle '_thread.lock' object" in whole.message
