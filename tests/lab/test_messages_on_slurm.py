@@ -72,7 +72,9 @@ def test_a_hang_a_failure_and_the_end_reach_a_server_on_the_login_host(
     posts = tmp_path / "posts"
 
     def bodies() -> list[dict[str, Any]]:
-        return [json.loads(line) for line in posts.read_text().splitlines()] if posts.exists() else []
+        lines = posts.read_text().splitlines() if posts.exists() else []
+        # A message may overtake another one, which a process of its own sends.
+        return sorted(map(json.loads, lines), key=lambda body: body["at"])
 
     until(lambda: len(bodies()) == 1)
     (on_slurm.project / "fail").touch()
