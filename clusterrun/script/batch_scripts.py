@@ -61,8 +61,8 @@ class Conversion:
     @property
     def changed(self) -> tuple[Part, ...]:
         """The parts that have another meaning in the line."""
-        kept = (PartOutcome.SETUP, PartOutcome.OPTION)
-        return tuple(part for part in self.parts if part.outcome in kept and part.reason)
+        in_line = (PartOutcome.SETUP, PartOutcome.OPTION)
+        return tuple(part for part in self.parts if part.outcome in in_line and part.reason)
 
     def words(self) -> list[str]:
         """Return the quoted words to type: ``clusterrun VERB``, each option with its value, COMMAND."""
