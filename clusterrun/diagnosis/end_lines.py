@@ -251,9 +251,10 @@ def _of_shell(code: int) -> int:
 
 def end_in_words(line: str, order: int) -> EndLine | None:
     """Return the end of a process that a line tells of in any words; None if it is not a failure."""
-    if _ONLY_BY_SHELL.match(line.strip()):
-        kind = EndKind.OUTSIDE if "Terminated" in line else EndKind.SIGNAL
-        return EndLine(kind, f"a program ended: {line.strip()}", line.strip(), order=order)
+    stripped = line.strip()
+    if _ONLY_BY_SHELL.match(stripped):
+        kind = EndKind.OUTSIDE if stripped.startswith("Terminated") else EndKind.SIGNAL
+        return EndLine(kind, f"a program ended: {stripped}", stripped, order=order)
     if not any(word in line for word in _WORDS_OF_ENDS):
         return None
     if crash := _CRASHED.search(line):
@@ -344,7 +345,7 @@ class EndLines:
             message = (inner or self._container)[-1 if inner else 0]
             self.ends = [end for end in self.ends if end.kind is not EndKind.CONTAINER]
             return EndLine(EndKind.CONTAINER, f"the container could not be started: {message}", line)
-        if match := _DEATH_SIGNAL.search(text):
+        if ("signal" in text or "SIG" in text) and (match := _DEATH_SIGNAL.search(text)):
             name = next(filter(None, match.groups()))
             number = int(name) if name.isdecimal() else int(getattr(signal, name, signal.SIGTERM))
             message = code_in_words(-number).removeprefix("was killed by ")

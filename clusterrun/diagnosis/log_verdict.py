@@ -297,18 +297,18 @@ class _LogVerdict:
         if failed := self._log.report.failed:
             node = f" on {self._log.report.host}" if self._log.report.host else ""
             sentence = f"{ranks_in_words(failed)}{node} exited; the log lacks the rank that failed first"
-            return _undetermined(sentence, self._shown(self._suspects()))
+            return _undetermined(sentence, self._suspect_lines())
         cause = f": {first.error.row.cause}" if first.error.row else ""
         if is_of_launcher(first.error):
             who, cause = "the launcher", ""
         sentence = f"the log does not hold what failed first; {who} only noticed it{cause}"
-        return _undetermined(f"{sentence}: {first.error.message}", self._shown(self._suspects()))
+        return _undetermined(f"{sentence}: {first.error.message}", self._suspect_lines())
 
     def _cut_traceback(self) -> Diagnosis | None:
         """The log ends inside of a traceback of a rank."""
         if not self._unended:
             return None
-        return replace(_of_unended(self._unended), evidence=self._shown(self._suspects()))
+        return replace(_of_unended(self._unended), evidence=self._suspect_lines())
 
     def _unmarked_error(self) -> Diagnosis | None:
         """A line that looks like an error has no traceback, and little other output follows."""
@@ -374,7 +374,7 @@ class _LogVerdict:
 
     def _nothing_certain(self) -> Diagnosis:
         """Return the line that looks most like an error."""
-        suspects = self._shown(self._suspects())
+        suspects = self._suspect_lines()
         if not suspects:
             return _undetermined("there is no error in it", self._last_lines)
         if self._log.has_failed and self._log.last_lines[-1:] == [suspects[-1]]:
@@ -415,11 +415,11 @@ class _LogVerdict:
         suspects = [entry for entry in lines.values() if _LOOKS_FATAL.search(entry.error.text)]
         return suspects or [entry for entry in lines.values() if _LOOKS_WRONG.search(entry.error.text)]
 
-    def _shown(self, suspects: Sequence[LogError]) -> tuple[str, ...]:
+    def _suspect_lines(self, before: int = sys.maxsize) -> tuple[str, ...]:
         """Return the first lines that look like an error, each with its rank."""
         return tuple(
             f"rank {entry.rank}: {entry.error.text}" if entry.rank >= 0 else entry.error.text
-            for entry in suspects[:MOST_SUSPECTS]
+            for entry in self._suspects(before)[:MOST_SUSPECTS]
         )
 
     def _near(self, first: LogError) -> list[str]:
@@ -667,9 +667,7 @@ class _LogVerdict:
         evidence += [other.line for other in ends[:4]]
         complaint = self._log.complaint if self._log.complaint_order <= end.order else ""
         if end.kind is EndKind.EXIT and not (complaint or self._errors):
-            complaint = next(
-                (line for line in self._shown(self._suspects(end.order)) if line not in end.line), ""
-            )
+            complaint = next((line for line in self._suspect_lines(end.order) if line not in end.line), "")
         if (
             complaint
             and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START)

@@ -44,29 +44,39 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
     if checked_job := _checked_job(context, word, run_id):
         tell(f"the check {run_id} has ended; taking job {checked_job.job_id}, in which it ran")
         return checked_job
-    state = context.store.state(run_id)
-    has_ended = state is not None and state.ended_at is not None
-    if word == LAST and state and state.ended_at is not None:
+    other = _other_job(context, word, run_id)
+    state = context.store.state(run_id) if other or word == LAST else None
+    ended_at = state.ended_at if state else None
+    if word == LAST and ended_at is not None:
         ended = NoSuchRun(f"the run {run_id} has ended", "")
         with suppress(NoSuchRun):
-            return _running_job(context, word, ended, tell, since=state.ended_at) or run_id
-    if other := other_job(context, word, run_id):
-        job = _job(context, word) if has_ended else None
-        if job and not run_of_comment(job.comment):
-            tell(f"the run {run_id} has ended; {other}: taking that job")
-            return job
-        tell(f"{word} is taken for the run {run_id}; {other}")
+            return _running_job(context, word, ended, tell, since=ended_at) or run_id
+    if other and ended_at is not None and not run_of_comment(other.comment):
+        tell(f"the run {run_id} has ended; {_described_job(other, word)}: taking that job")
+        return other
+    if other:
+        tell(f"{word} is taken for the run {run_id}; {_described_job(other, word)}")
     return run_id
 
 
 def other_job(context: Context, word: str, run_id: str) -> str:
-    """Describe the live Slurm job with the number ``word`` that is not of the run ``run_id``.
+    """Describe the live Slurm job with the number ``word`` that is not of the run ``run_id``; '' for none."""
+    job = _other_job(context, word, run_id)
+    return _described_job(job, word) if job else ""
+
+
+def _other_job(context: Context, word: str, run_id: str) -> ForeignJob | None:
+    """Return the live Slurm job with the number ``word`` that is not of the run ``run_id``.
 
     Slurm counts its jobs from 1 again after its state was lost, and when it has reached MaxJobId.
     """
     job = _job(context, word) if slurm_job(word) == word and run_id != word else None
     if job is None or job.state.ended or f"clusterrun:{run_id}:" in job.comment:
-        return ""
+        return None
+    return job
+
+
+def _described_job(job: ForeignJob, word: str) -> str:
     run = run_of_comment(job.comment)
     whose = f"the run {run}" if run else f"{job.name!r}, which clusterrun did not start (scancel {word})"
     return f"a Slurm job with that number is {job.word} too: {whose}"

@@ -337,10 +337,11 @@ def _read(
     reads_name = "SLURM_JOB_NAME" in variables_read((*reading.command, *reading.setup))
     names = (("name", os.path.basename(path)),) if reads_name and not is_named else ()
     reading = replace(reading, options=(*names, *reading.options), parts=(*reading.parts, *late))
-    # A script without a launcher starts one process, also if COMMAND is open.
-    has_launcher = _HAS_LAUNCHER.search(text) is not None
-    launch = LaunchCommand("", command=() if has_launcher else ("COMMAND",))
-    launch = reading.training.launch if reading.training else launch
+    if reading.training:
+        launch = reading.training.launch
+    else:
+        # A script without a launcher starts one process, also if COMMAND is open.
+        launch = LaunchCommand("", command=() if _HAS_LAUNCHER.search(text) else ("COMMAND",))
     separate = {directive.name: directive.line for directive in directives if directive.name in SEPARATE}
     if separate or ":" in launch.command or any("multi-prog" in option for option in launch.untranslated):
         where = "".join(f" (line {line}: #SBATCH {name})" for name, line in separate.items())

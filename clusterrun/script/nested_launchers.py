@@ -12,7 +12,7 @@ import ast
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from clusterrun.model.errors import BadInput
@@ -193,15 +193,15 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
             yield from in_python(name, text)
     elif is_shell:
         launches = shell_launches(text)
+    launches = tuple(launches)
+    has_own_file = bool(launches) and is_shell and not (python or inline or places)
+    line_of_script = _line_of_script(spec, name, command, verb) if has_own_file else ""
     for number, launch in launches:
         where = "the shell line" if inline else places[number - 1] if places else f"{name}, line {number}"
         line = launch_commands.instead(spec, launch, verb)
         remedy = f": instead {line}{launch_commands.not_in_line(launch, '; ')}" if line else ""
-        if line and is_shell and not inline and not places:
-            with suppress(BadInput):  # a script that is no single run
-                conversion = _conversion(name, spec.cwd, command[command.index(name) + 1 :], ())
-                if conversion.command and not conversion.runs:
-                    remedy = f": {batch_scripts.instead(spec, conversion, verb)}"
+        if line and line_of_script:
+            remedy = f": {line_of_script}"
         if launch.program == "sbatch" and launch.command and on_slurm:
             yield f"{where} queues another job: clusterrun convert {launch.command[0]} prints its line"
         elif launch.is_scheduler and on_slurm and not launch.overlaps:
@@ -209,6 +209,15 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
         elif not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
             message = f"{where} starts {launch.program}, which starts ranks of its own, in every rank"
             yield f"{message}{remedy or ': start it once per node with --per-node'}"
+
+
+def _line_of_script(spec: JobSpec, name: str, command: Sequence[str], verb: str) -> str:
+    """Return the advice to type the line for the shell script ``name``; '' if it is no single run."""
+    with suppress(BadInput):
+        conversion = _conversion(name, spec.cwd, tuple(command[command.index(name) + 1 :]), ())
+        if conversion.command and not conversion.runs:
+            return batch_scripts.instead(spec, conversion, verb)
+    return ""
 
 
 def in_python(name: str, source: str) -> Iterator[str]:

@@ -18,24 +18,22 @@ class Trait(Flag):
     RUNS = auto()  # it runs a program of the user
 
 
-_PRINTER = Trait.PRINTS | Trait.READS | Trait.REPEATABLE
-_FILTER = Trait.FILTERS | Trait.READS | Trait.REPEATABLE
+_READER = Trait.READS | Trait.REPEATABLE
+_PRINTER = Trait.PRINTS | _READER
+_FILTER = Trait.FILTERS | _READER
+_SETTER = Trait.IN_SHELL | Trait.REPEATABLE
 _ROWS = (
     ("echo printf date hostname nvidia-smi env printenv which pwd whoami", _PRINTER),
     ("sort uniq grep head tail awk tr cut wc cat column paste", _FILTER),
     ("sed", Trait.FILTERS | Trait.READS),
-    ("id ls basename dirname realpath readlink seq shuf expr bc nproc uname", Trait.READS | Trait.REPEATABLE),
-    (
-        "getent lscpu df stat comm type jq host nslookup ip ss",
-        Trait.READS | Trait.REPEATABLE,
-    ),
+    ("id ls basename dirname realpath readlink seq shuf expr bc nproc uname", _READER),
+    ("getent lscpu df stat comm type jq host nslookup ip ss", _READER),
+    ("[ [[ test true : command", _READER),
     ("scontrol squeue sacct sinfo ifconfig netstat", Trait.READS),
-    ("[ [[ test true : command", Trait.READS | Trait.REPEATABLE),
-    ("cd", Trait.READS | Trait.IN_SHELL | Trait.REPEATABLE),
-    ("source . export pushd popd module ml spack", Trait.IN_SHELL | Trait.REPEATABLE),
-    ("conda mamba micromamba", Trait.IN_SHELL | Trait.REPEATABLE | Trait.RUNS),
-    ("ulimit umask unset eval set shopt trap read mapfile readarray", Trait.IN_SHELL | Trait.REPEATABLE),
-    ("shift break return", Trait.IN_SHELL | Trait.REPEATABLE),
+    ("cd", _READER | Trait.IN_SHELL),
+    ("source . export pushd popd module ml spack", _SETTER),
+    ("ulimit umask unset eval set shopt trap read mapfile readarray shift break return", _SETTER),
+    ("conda mamba micromamba", _SETTER | Trait.RUNS),
     ("alias local declare typeset continue kill", Trait.IN_SHELL),
     ("wait exit mkdir ln unzip chmod touch sleep sbcast", Trait.REPEATABLE),
     ("pip pip3 rsync tar cp", Trait.REPEATABLE | Trait.WORK),

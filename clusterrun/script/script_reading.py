@@ -218,6 +218,8 @@ def _is_certain(scope: Scope, candidates: Sequence[Candidate]) -> bool:
 
 def _serves(scope: Scope, candidate: Candidate, candidates: Sequence[Candidate]) -> bool:
     """Return whether a program in the background serves one behind it, before the script waits for it."""
+    if not _is_in_background(candidate):
+        return False
     ends = [
         other.line
         for other in scope.source.statements
@@ -230,8 +232,7 @@ def _serves(scope: Scope, candidate: Candidate, candidates: Sequence[Candidate])
         if other.training.kind >= min(candidate.training.kind, TrainingKind.PYTHON)
         and not _is_in_background(other)
     )
-    trains = _TRAINS.search(" ".join(candidate.training.launch.command[:2]))
-    return _is_in_background(candidate) and has_client and not trains
+    return has_client and not _TRAINS.search(" ".join(candidate.training.launch.command[:2]))
 
 
 def _is_in_background(candidate: Candidate) -> bool:
@@ -256,28 +257,18 @@ def _runs(scope: Scope, candidates: Sequence[Candidate], training: Candidate) ->
         is_beside = statement.in_background or training.statement.in_background
         are_beside = statement.in_background and training.statement.in_background
         is_equal = are_beside and candidate.training.kind is training.training.kind
-        is_other_program = is_beside and launch.command[: len(program)] != program
+        is_python = candidate.training.kind >= TrainingKind.PYTHON
+        is_same_program = launch.command[: len(program)] == program
+        is_of_group = is_beside and (not is_same_program or _HAS_RANK.search(statement.text))
         reads_result = bool(statement.reads & results) or "$?" in statement.text
         if statement is training.statement:
             statements.append(statement)
-        elif (
-            launch.overlaps
-            or reads_result
-            or is_other_program
-            or (is_beside and _HAS_RANK.search(statement.text))
-        ):
+        elif launch.overlaps or reads_result or is_of_group:
             continue
         elif not statement.is_plain:
             is_evaluation = is_behind and candidate.training.kind is TrainingKind.PYTHON
             statements += [statement] if is_evaluation and kept_whole(scope, candidate) else []
-        elif (
-            is_run
-            or is_equal
-            or (
-                candidate.training.kind >= TrainingKind.PYTHON
-                and (is_behind or launch.command[: len(program)] == program)
-            )
-        ):
+        elif is_run or is_equal or (is_python and (is_behind or is_same_program)):
             statements.append(statement)
     # Each is found again by its line. They run one after another, or all at the same time.
     has_own_lines = len({statement.line for statement in statements}) == len(statements)
@@ -464,8 +455,8 @@ def _runs_python(names: tuple[str, ...]) -> bool:
 
 def _kind_of_program(command: Command) -> TrainingKind | None:
     """Return how sure it is that a command is the work of a script; None for a tool."""
-    name = "".join(command.names[:1])
-    program = "".join(plain_launch(command.names).command[:1])
+    launched = plain_launch(command.names).command
+    name, program = "".join(command.names[:1]), "".join(launched[:1])
     traits = TRAITS.get(program)
     if (
         not program
@@ -473,7 +464,7 @@ def _kind_of_program(command: Command) -> TrainingKind | None:
         or is_tool(name)
         or is_tool(program)
         or _is_inline(command)
-        or is_image_command(plain_launch(command.names).command)
+        or is_image_command(launched)
     ):
         return None
     if traits and Trait.IN_SHELL in traits:

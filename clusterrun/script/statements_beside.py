@@ -187,13 +187,14 @@ def read_before(
         setup[:0] = lines
     lines, own_parts = _with_their_variables(fates)
     lines, check_parts = _with_nounset(scope, statements, training, lines)
-    strict = (
-        [] if errexit else [part for part in own_parts if _MAY_FAIL.match(part.text) and part.text in lines]
-    )
-    if first := next(
-        (part for part in strict if (part.outcome, part.reason) == (PartOutcome.SETUP, "")), None
-    ):
-        own_parts[own_parts.index(first)] = replace(first, reason=_IS_STRICT)
+    strict = [
+        place
+        for place, part in enumerate(own_parts)
+        if _MAY_FAIL.match(part.text) and part.text in lines
+        if (part.outcome, part.reason) == (PartOutcome.SETUP, "")
+    ]
+    for place in strict[:1] if not errexit else ():
+        own_parts[place] = replace(own_parts[place], reason=_IS_STRICT)
     is_check = {(part.line, part.text) for part in check_parts}
     own_parts = [part for part in own_parts if (part.line, part.text) not in is_check]
     return Reading(setup=tuple(lines), requeues=requeues, parts=(*parts, *own_parts, *check_parts))
