@@ -71,7 +71,7 @@ LOGGED_RANK = re.compile(r"(?i)(?<!local_)(?:rank|\bTP)(?:[ _=]|: ?)?(\d{1,5})\b
 # A beginning on the same line after a progress bar, or after another process's line without an end.
 _INNER_START = re.compile(
     r"(?<=\S)(?=Traceback \(most recent call last\)|\s*\[rank\d+\]:|terminate called after throwing )"
-    # What a shell writes behind a progress bar.
+    # The line of a shell behind a progress bar.
     r"|(?:(?<=[\])])|\s[-\\|/])(?=(?:Killed|Terminated)$)"
     # Lines that were joined with the spaces behind them.
     r"|(?<=\s{10})(?=\d{4}-\d\d-\d\d[ T]\d\d:)"

@@ -15,10 +15,10 @@ from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.diagnosis.log_process import STEP
 from clusterrun.diagnosis.printed_errors import is_plain_output
 
-# Another run is recognized by so many lines at the beginning of a file. Each has so many letters at least.
+# How many lines at the beginning of a file identify a run, and how many letters each has at least.
 HEAD_LINES = 10
 HEAD_LETTERS = 8
-# So many letters of a line are compared. The arguments behind them may differ.
+# The number of letters of a line that are compared. The arguments behind them may differ.
 HEAD_WIDTH = 40
 # Lines within which several ranks print one line.
 OF_RANKS = 50

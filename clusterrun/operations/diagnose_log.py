@@ -69,7 +69,7 @@ _RANK = re.compile(
     r"|/\d+(?:_\d+)?_(\d{1,6})_log\.(?:out|err)$"
 )
 _LOG_NAME = re.compile(r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$")
-# A number with so many digits is that of a job. A shorter one may be that of a task of an array.
+# The least number of digits of a job. A shorter number may be that of a task of an array.
 DIGITS_OF_JOB = 5
 # How names of output files begin in front of the number of the job.
 _USUAL_NAMES = "slurm|srun|step|job|task|log|out|output|err|error"

@@ -98,7 +98,7 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
             return Diagnosis(Verdict.MISMATCH, sentence, (), (), waited(table), remedy)
         sentence = f"not enough seen: {subject} wait in {operation}{where}, and it does not end"
         if len({wait.operation for wait in table.waits}) > 1:
-            sentence = f"not enough seen: {'; '.join(waited(table)[:MOST_LINES])}; this does not end"
+            sentence = f"not enough seen: {'; '.join(waited(table)[:MOST_LINES])}; these calls do not end"
         sentence += f"; where {ranks_in_words(unknown)} wait{verb_s(unknown)} is unknown" if unknown else ""
         remedy = (
             "is a link broken (clusterrun check tests it), does every rank call it equally often, with equal "
