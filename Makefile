@@ -79,7 +79,7 @@ slurm: $(VENV)/.installed-dev
 
 # docs/schemas, from the views that the JSON documents are made from.
 schemas: $(VENV)/.installed
-	$(BIN)/python -m clusterrun.cli.json_schemas
+	$(BIN)/python -m tests.make_schemas
 
 # A warning ends it, so does a link that leads nowhere. docs/ has the pages, website/ what makes a site of them.
 docs: $(VENV)/.installed-dev
@@ -88,9 +88,7 @@ docs: $(VENV)/.installed-dev
 
 # What editors read of the Python functions: every option of the table, by name.
 stub: $(VENV)/.installed
-	$(BIN)/python -c 'from clusterrun import api; from clusterrun.config.python_options import stub; \
-	  print(stub(api.submit, api.check), end="")' > clusterrun/__init__.pyi.new
-	mv clusterrun/__init__.pyi.new clusterrun/__init__.pyi
+	$(BIN)/python -m tests.make_stub
 
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -m build

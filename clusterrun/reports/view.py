@@ -166,9 +166,3 @@ class View(Kind):
         """Return the headers of columns that a narrow terminal omits, first omitted first."""
         spare = sorted((field for field in self.columns if field.spare), key=lambda field: field.spare)
         return [field.header for field in spare]
-
-
-def schema(title: str, view: View) -> dict[str, Any]:
-    """Return the JSON schema of a document."""
-    draft = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": draft, "title": title, **view.schema}

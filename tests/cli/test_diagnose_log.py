@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.cli import json_schemas
+from tests import make_schemas
 from tests.cli.conftest import CommandLine
 
 LOGS = Path(__file__).resolve().parents[1] / "recorded" / "foreign-logs"
@@ -41,7 +41,7 @@ def test_the_json_fits_its_schema_and_names_file_and_line(clusterrun: CommandLin
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is of the extra dev")
     result = clusterrun("diagnose", "--json", "--log", str(LOGS / "mpirun-exception-tagged.txt"))
     document = json.loads(result.out)
-    jsonschema.validate(document, json.loads(json_schemas.text("diagnose-log")))
+    jsonschema.validate(document, json.loads(make_schemas.text("diagnose-log")))
     assert [(error["rank"], error["file"], error["line"]) for error in document["errors"]] == [
         (1, "/home/p/hvd_train.py", 52)
     ]

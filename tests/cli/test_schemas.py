@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusterrun.cli import json_schemas
 from clusterrun.coordinator import restart_policy
 from clusterrun.reports.view import View, ViewField
+from tests import make_schemas
 from tests.cli.conftest import CommandLine, Said
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is of the extra dev")
@@ -53,10 +53,10 @@ def test_every_cause_of_an_attempt_is_in_the_schema() -> None:
     assert created <= {*causes}
 
 
-@pytest.mark.parametrize("name", sorted({*json_schemas.SCHEMAS, *(path.stem for path in SCHEMAS.iterdir())}))
+@pytest.mark.parametrize("name", sorted({*make_schemas.SCHEMAS, *(path.stem for path in SCHEMAS.iterdir())}))
 def test_a_schema_equals_the_declaration_of_its_view(name: str) -> None:
     path = SCHEMAS / f"{name}.json"
-    assert path.read_text(encoding="utf-8") == json_schemas.text(name), "run `make schemas`"
+    assert path.read_text(encoding="utf-8") == make_schemas.text(name), "run `make schemas`"
 
 
 def test_a_document_without_a_required_member_is_invalid() -> None:

@@ -1,12 +1,9 @@
-"""Generate the JSON schemas of all documents from the views that render the documents.
-
-``python -m clusterrun.cli.json_schemas`` writes them to ``docs/schemas``: ``make schemas``.
-"""
+"""Write the JSON schemas of documents to docs/schemas, from the views that render them: `make schemas`."""
 
 from __future__ import annotations
 
 import json
-import os
+from pathlib import Path
 
 from clusterrun.cli.advise import ADVICE
 from clusterrun.cli.bench_study import STUDY
@@ -27,8 +24,10 @@ from clusterrun.model.states import State
 from clusterrun.notify.event_message import EVENTS
 from clusterrun.rehearse.rehearsal_report import REHEARSAL
 from clusterrun.reports.json_document import REPORT
-from clusterrun.reports.view import INTEGER, NUMBER, TEXT, View, ViewField, many, one_of, optional, schema
-from clusterrun.shipped import folder
+from clusterrun.reports.view import INTEGER, NUMBER, TEXT, View, ViewField, many, one_of, optional
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 # The coordinator writes this document on a node.
 EVENT = View(
@@ -90,13 +89,13 @@ SCHEMAS = {
 def text(name: str) -> str:
     """Return the content of a schema's file."""
     title, view = SCHEMAS[name]
-    return json.dumps(schema(title, view), indent=2, ensure_ascii=False) + "\n"
+    schema = {"$schema": DRAFT, "title": title, **view.schema}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
     for name in SCHEMAS:
-        with open(os.path.join(folder("docs"), "schemas", f"{name}.json"), "w", encoding="utf-8") as file:
-            file.write(text(name))
+        (FOLDER / f"{name}.json").write_text(text(name), encoding="utf-8")
 
 
 if __name__ == "__main__":
