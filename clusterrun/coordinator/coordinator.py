@@ -124,7 +124,7 @@ class Coordinator:
         if late > machine_events.OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.SHUTTING_DOWN:
             return  # read first the messages that arrived meanwhile
         # A node under check has no ranks to fence. It may be silent for as long as its lease lasts.
-        timeouts, checked = self._membership.timeouts, self._lifecycle.formation.is_checking
+        timeouts, checked = self._membership.timeouts, self._lifecycle.formation.checks is not None
         limit = timeouts.lease if checked else timeouts.lost
         silent_members = self._membership.silent(now, limit, timeouts.lease)
         if len(silent_members) < len(self._membership.by_link):

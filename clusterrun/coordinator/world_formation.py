@@ -69,12 +69,7 @@ class WorldFormation(RunPart):
         return self.joining and self._rendezvous.ended_others
 
     @property
-    def is_checking(self) -> bool:
-        """Return whether the pre-flight check runs now."""
-        return self._checks is not None
-
-    @property
-    def _checks(self) -> PreflightGate | None:
+    def checks(self) -> PreflightGate | None:
         """Return the gate while nodes are checked, or while another job is queued because too few are fit."""
         return self._gate if self._active is self._gate else None
 
@@ -115,13 +110,13 @@ class WorldFormation(RunPart):
 
     def overloaded(self, now: Now, node: int | None, seconds: float) -> None:
         """Handle an overload of ``node`` (None: of the coordinator's machine) in the last ``seconds``."""
-        if self._checks:
-            self._checks.overloaded(now, node, seconds)
+        if self.checks:
+            self.checks.overloaded(now, node, seconds)
 
     def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Outcome | None:
         """Handle the loss of an agent, which fails the attempt unless the world can be formed without it."""
-        if self._checks:
-            return self._follow(now, self._checks.lost(now, member, failure_event))
+        if self.checks:
+            return self._follow(now, self.checks.lost(now, member, failure_event))
         if not self._rendezvous.does_without:
             return NoRanks(failure_event)
         self._lost = self._lost or failure_event
@@ -129,10 +124,10 @@ class WorldFormation(RunPart):
         return None
 
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> Outcome | None:
-        return self._follow(now, self._checks.heard(now, member, message)) if self._checks else None
+        return self._follow(now, self.checks.heard(now, member, message)) if self.checks else None
 
     def resubmitted(self, now: Now, event: Resubmitted) -> Outcome | None:
-        return self._follow(now, self._checks.resubmitted(event)) if self._checks else None
+        return self._follow(now, self.checks.resubmitted(event)) if self.checks else None
 
     def _follow(self, now: Now, outcome: Outcome | None) -> Outcome | None:
         """Enter the stage that follows an outcome. Return the outcome that the caller must handle."""
@@ -154,8 +149,8 @@ class WorldFormation(RunPart):
 
     def form_without(self, now: Now) -> Outcome | None:
         """Continue with too few present or fit nodes, because no other attempt is made for that."""
-        if self._checks:
-            return self._follow(now, self._checks.decide(now))
+        if self.checks:
+            return self._follow(now, self.checks.decide(now))
         return self._select(now, self._rendezvous.absent(now))
 
     def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> Outcome | None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from clusterrun.coordinator.io.supervisor import SupervisorNews
     from clusterrun.protocol.bootstrap import Timeouts
 
+# Slurm's programs wait 10 s for an answer (MessageTimeout).
+_ANSWER_SECONDS = 12.0
 _USAGE = """\
 usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
 beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm 0|1
@@ -50,15 +52,28 @@ def _reported(name: str, work: Callable[[], int]) -> int:
 
 
 def coordinate_supervised(run_dir: str) -> int:
-    """Coordinate the job of ``run_dir`` from this machine, in a child that this process supervises."""
+    """Coordinate the job of ``run_dir`` from this machine, in a child that this process supervises.
+
+    A batch script ends by SIGTERM if Slurm would queue the job again for its exit code.
+    """
     from clusterrun.coordinator.io.supervisor import under_supervisor
 
     code = under_supervisor(lambda news: _reported("", lambda: coordinate(run_dir, None, news)))
-    if code == contract.ExitCode.DONE:
+    if code == contract.ExitCode.DONE or os.environ.get("SLURM_TASK_PID") != str(os.getpid()):
         return code
-    from clusterrun.coordinator.io.batch_exit import end_batch_script
+    import signal
 
-    return end_batch_script(code, os.environ)
+    from clusterrun.preflight.probes import run_program
+    from clusterrun.slurm_text.requeue_exit import may_requeue
+
+    # Slurm queues a job again if the exit code of its batch script is listed, even with --no-requeue. The job
+    # of a script that a signal ends is FAILED and stays so. Without an answer every code counts as listed.
+    answer = run_program.answer("scontrol", "show", "config", seconds=_ANSWER_SECONDS)
+    if may_requeue(answer.out, code):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
+        os.kill(os.getpid(), signal.SIGTERM)
+    return code
 
 
 def coordinate(

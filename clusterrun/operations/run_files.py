@@ -107,20 +107,20 @@ def spec_of(record: RunRecord, store: Store) -> JobSpec:
         return record.spec
 
 
-def damaged(files: RunFiles, run_dir: str) -> RunStatus:
-    """Return the status of a run whose state cannot be read, if no other source knows the run."""
-    record = files.record
+def recorded(record: RunRecord, run_dir: str, state: RunState | None, reason: str = "") -> RunStatus:
+    """Return the status of a run as far as its record holds it."""
+    spec = formed(record.spec, state)
     return RunStatus(
         run_id=record.run_id,
-        reason=files.damage,
+        reason=reason,
         run_dir=run_dir,
         job_id=record.job_id,
         name=record.name,
         cluster=record.cluster,
-        nodes=record.spec.nodes,
-        gpus_per_node=record.spec.gpus,
-        gpu_type=record.spec.gpu_type,
-        world_size=record.spec.world_size,
+        nodes=spec.nodes,
+        gpus_per_node=spec.gpus,
+        gpu_type=spec.gpu_type,
+        world_size=spec.world_size,
         submitted_at=record.submitted_at,
         sweep=record.sweep,
         point=record.point,

@@ -15,7 +15,7 @@ from clusterrun.model.record import Failure, OrphanReport, RunRecord, RunState, 
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.operations import lost_nodes
-from clusterrun.operations.run_files import formed
+from clusterrun.operations.run_files import recorded
 from clusterrun.runs.store import FORGOTTEN
 from clusterrun.slurm.queries import JobRow
 from clusterrun.slurm_text import job_states
@@ -85,7 +85,6 @@ def judge(evidence: RunEvidence) -> RunStatus:
     else:
         verdict = _local(evidence) if evidence.record.cluster == Cluster.LOCAL.value else _slurm(evidence)
     record, state, row = evidence.record, evidence.state, evidence.row
-    spec = formed(record.spec, state)
     ended = verdict.state.ended
     ended_at = verdict.ended_at
     if ended and not ended_at and row and row.end:
@@ -96,37 +95,26 @@ def judge(evidence: RunEvidence) -> RunStatus:
         ended_at = None
     remedy = ""
     is_deadline = row is not None and row.word == "DEADLINE"
-    if verdict.state is State.TIMEOUT and not (spec.goes_on or record.in_allocation or is_deadline):
+    if verdict.state is State.TIMEOUT and not (record.spec.goes_on or record.in_allocation or is_deadline):
         is_local = record.cluster == Cluster.LOCAL.value
         remedy = "--time allows more" if is_local else "--time asks for more, --requeue continues such a run"
     attempts = state.attempts if state else ()
     failure = state.failure if state and verdict.state is not State.COMPLETED and ended else None
-    return RunStatus(
-        run_id=record.run_id,
+    return replace(
+        recorded(record, evidence.run_dir, state, _joined(verdict.reason, remedy)),
         job_id=record.job_id or (row.job_id if row else ""),
-        name=record.name,
-        cluster=record.cluster,
         state=verdict.state,
         phase=verdict.phase,
-        reason=_joined(verdict.reason, remedy),
-        nodes=spec.nodes,
-        gpus_per_node=spec.gpus,
-        gpu_type=spec.gpu_type,
-        world_size=spec.world_size,
         nodelist=_nodelist(evidence),
         attempt=state.epoch if state else 0,
-        submitted_at=record.submitted_at,
         started_at=state.started_at if state else None,
         ended_at=ended_at,
         exit_code=state.exit_code if state and ended else None,
         failed_at=failure.at if failure else None,
-        run_dir=evidence.run_dir,
         step=max((attempt.step for attempt in attempts), default=-1),
         checkpoint=max((attempt.checkpoint for attempt in attempts), default=-1),
         heard_at=state.updated_at if state else None,
         hopeless=verdict.hopeless,
-        sweep=record.sweep,
-        point=record.point,
         error=_error(failure) if failure else "",
     )
 

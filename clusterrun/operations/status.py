@@ -17,7 +17,7 @@ from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.operations.job_matching import Jobs, MatchedJob
 from clusterrun.operations.lost_nodes import removed_nodes
-from clusterrun.operations.run_files import RunFiles, damaged, read
+from clusterrun.operations.run_files import RunFiles, read, recorded
 from clusterrun.operations.run_state import (
     NEVER,
     QUEUEING_SECONDS,
@@ -174,7 +174,7 @@ class StatusQuery:
         local = record.cluster == Cluster.LOCAL.value
         run_dir = self._store.paths(record.run_id).run_dir
         if files.damage and (row is None or not reply.answered):
-            return damaged(files, run_dir)
+            return recorded(files.record, run_dir, None, files.damage)  # no other source knows the run
         is_alive = None
         is_this_machine = record.host == os.uname().nodename
         has_process = record.process if record.in_allocation else local

@@ -162,9 +162,7 @@ def exit_code_of(cell: str) -> int | None:
 
 def gpu_count(cell: str) -> int:
     """Return the number of GPUs in a resource list: ``gpu:a100:4(S:0-1),gpu:v100:2,nvme:1`` has 6."""
-    plain = re.sub(r"\([^)]*\)", "", cell)
-    gpu_fields = [item.split(":") for item in plain.split(",") if item == "gpu" or item.startswith("gpu:")]
-    return sum(number_of(item[-1]) if len(item) > 1 else 1 for item in gpu_fields)
+    return sum(gpus_by_type(cell).values())
 
 
 def gpus_by_type(cell: str) -> dict[str, int]:

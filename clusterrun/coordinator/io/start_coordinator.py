@@ -91,11 +91,10 @@ def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str,
 
 
 def _session_maker(paths: RunPaths) -> Callable[..., Session]:
-    from clusterrun.preflight.session.session import Session, SessionPlace
+    from clusterrun.preflight.session.session import Session
 
     def begin(orders: Orders, nodes: Any, now: float, wall: float, short: Any) -> Session:
-        place = SessionPlace(paths.run_dir, os.urandom(16).hex())
-        return Session(orders, nodes, now, wall, place, short)
+        return Session(orders, nodes, now, wall, paths.run_dir, os.urandom(16).hex(), short)
 
     return begin
 

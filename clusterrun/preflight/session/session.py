@@ -30,7 +30,6 @@ from clusterrun.preflight.session import (
     absent_nodes,
     local_phase,
     loss_phase,
-    measure_phase,
     port_sweep,
     recheck,
     socket_interfaces,
@@ -66,14 +65,6 @@ class SessionNode:
 
 
 @frozen
-class SessionPlace:
-    """The place where the examiners of a run find each other."""
-
-    run_dir: str = ""
-    nonce: str = ""  # a secret of this run's examiners; '' chooses one
-
-
-@frozen
 class ShortCheck:
     """The check between two attempts. It tests the suspects and takes the other nodes as fit."""
 
@@ -91,16 +82,15 @@ class Session:
         nodes: Sequence[SessionNode],
         now: float,
         wall: float,
-        place: SessionPlace = SessionPlace(),  # noqa: B008
+        run_dir: str = "",
+        nonce: str = "",  # a secret of this run's examiners; '' chooses one
         short: ShortCheck | None = None,
     ) -> None:
         states = {node.node: NodeState(node.node, node.name, node.address) for node in nodes}
         after = short.after if short else None
         self.outcome: SessionOutcome | None = None
-        nonce = place.nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
-        self._state = state = SessionState(
-            orders, recheck.in_order(states, after), now, wall, place.run_dir, nonce
-        )
+        nonce = nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
+        self._state = state = SessionState(orders, recheck.in_order(states, after), now, wall, run_dir, nonce)
         for node in nodes:
             if node.absent is not None:
                 states[node.node].absent = node.absent
@@ -222,7 +212,7 @@ class Session:
         if state.orders.preflight.level is Level.FULL or state.orders.preflight.all_pairs:
             yield from pair_rounds(state, tests, state.orders.preflight.all_pairs)
         yield from _test_whole_set(state, tests)
-        yield from measure_phase.rounds(state, tests)
+        yield from _measure(state, tests)
         yield from absent_nodes.rounds_at_lost(state)
 
     def _proceed(self) -> list[AskExaminer]:
@@ -288,6 +278,24 @@ def _test_whole_set(state: SessionState, tests: GroupTests) -> Waits:
         if explain(state).choice().world != tested:
             yield from whole_set(state, tests)
             tested = explain(state).choice().world
+
+
+def _measure(state: SessionState, tests: GroupTests) -> Waits:
+    """Measure the nodes that train: each GPU, each pair of GPUs of a node, all nodes together, long load."""
+    preflight = state.orders.preflight
+    chosen = explain(state).choice().nodes
+    nodes = [node for node in chosen if state.nodes[node].has_torch]
+    alone = [(node,) for node in nodes]
+    if preflight.table and alone:
+        yield from tests.run("bandwidth of each device", tasks.DEVICE, alone)
+        if state.backend == "nccl" and state.ranks > 1:
+            yield from tests.run("copies between the GPUs of a node", tasks.PEERS, alone)
+        if len(nodes) * state.ranks < 2:
+            state.notice("no table of collectives was measured: one rank has no other to exchange data with")
+        elif tuple(nodes) == chosen:
+            yield from tests.run("a table of collectives", tasks.TABLE, [tuple(nodes)])
+    if preflight.burn and alone:
+        yield from tests.run(f"load for {preflight.burn:g} s", tasks.BURN, alone)
 
 
 # --- answers ---
