@@ -109,6 +109,8 @@ class RankProcesses:
                 stdin = self._inputs[-1] if self._inputs else self._null
                 descriptors = (stdin, logs[rank, "o"], logs[rank, "e"])
                 command, cwd = self._orders.command, self._orders.cwd
+                if command[0].startswith(("./", "../")):  # srun starts it so: ``$0`` holds after a ``cd``
+                    command = (os.path.join(cwd, command[0]), *command[1:])
                 program = Program(command, tuple(own.items()), cwd, *descriptors, signal.SIGKILL)
                 programs.append(replace(program, cpus=cpus[len(programs)]) if cpus else program)
             return self._start(message, programs)

@@ -50,7 +50,7 @@ def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool)
       clusterrun convert --write job.sbatch
       clusterrun convert job.sbatch --lr 0.1
     """
-    conversion = convert_file(script, arguments)
+    conversion = convert_file(script, arguments, ignores_pbs="SBATCH_IGNORE_PBS" in os.environ)
     path = ""
     if write:
         path, conversion = write_configuration(conversion, os.getcwd())

@@ -31,12 +31,12 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else ExitCode.DONE
     except BrokenPipeError:
-        _discard_stdout()
+        discard_stdout()
         return ExitCode.DONE
     except SystemExit as error:
         if error.code != 1:  # with 1 click exits for a broken pipe, and nothing else exits with it
             raise
-        _discard_stdout()
+        discard_stdout()
         return ExitCode.DONE
     except (KeyboardInterrupt, click.Abort):
         say("interrupted")
@@ -121,7 +121,7 @@ def put(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        _discard_stdout()
+        discard_stdout()
         if not isinstance(error, BrokenPipeError):
             say(f"stdout: {system_reason(error)}; this was to be printed there:", text)
 
@@ -199,6 +199,6 @@ def _trace(options: ErrorOptions) -> None:
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def _discard_stdout() -> None:
+def discard_stdout() -> None:
     """Discard the rest of stdout, so that nothing fails at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 
+import click
+
+from clusterrun.cli.error_output import discard_stdout
 from clusterrun.cli.terminal import coloured
 from clusterrun.logs.dedupe import folding
 from clusterrun.logs.filters import LineFilter
@@ -15,9 +19,13 @@ from clusterrun.operations.logs import RunLogs
 
 def print_following(logs: RunLogs, fold: bool = False, line_filter: LineFilter | None = None) -> None:
     line_filter = line_filter or LineFilter()
-    for data in _shown(line_filter(logs.following(exact=line_filter.exact)), logs, fold, line_filter.as_is):
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+    try:
+        for data in _shown(line_filter(logs.following(line_filter.exact)), logs, fold, line_filter.as_is):
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:  # the end of the run is not known, and 0 would mean a good one
+        discard_stdout()
+        raise click.exceptions.Exit(128 + signal.SIGPIPE) from None
 
 
 def print_pieces(pieces: Iterable[Piece], logs: RunLogs, fold: bool, as_is: bool) -> bool:

@@ -50,7 +50,8 @@ def logs(
 ) -> int:
     """Show what the ranks of RUN printed, in time order, each line headed by node and rank.
 
-    With -f the exit code is that of `clusterrun wait`. Ctrl-C ends only the display.
+    With -f the exit code is that of `clusterrun wait`, or 141 if its reader ends first (| head). Ctrl-C
+    ends only the display.
 
     \b
     Examples:

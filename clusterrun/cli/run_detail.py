@@ -33,13 +33,15 @@ def show(context: Context, status: RunStatus) -> None:
     lines += ["", *(f"{purpose:<10} clusterrun {line} {status.run_id}" for purpose, line in commands)]
     print("\n".join(visible(line) for line in lines))
     if details.record and status.state.ended:
+        from clusterrun.operations.copied_paths import moved_back
         from clusterrun.script.submit_again import line as again
 
+        paths = context.store.paths(status.run_id)
         # Its line breaks are parts of quoted words, and a shell must read them as such.
-        print(f"{'again':<10} {again(details.record.spec)}")
+        print(f"{'again':<10} {again(moved_back(details.record.spec, paths))}")
         if details.record.spec.environment:
-            orders = context.store.paths(status.run_id).orders
-            print(f"{'':<10} --env takes the values of this shell; those of the run are in {visible(orders)}")
+            where = visible(paths.orders)
+            print(f"{'':<10} --env takes the values of this shell; those of the run are in {where}")
 
 
 def _size(status: RunStatus) -> str:

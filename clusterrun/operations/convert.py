@@ -12,6 +12,8 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.script.batch_scripts import Conversion
+from clusterrun.script.quoting import plain_text
+from clusterrun.script.sbatch_lines import OF_OTHERS
 
 # Characters. A longer file is no batch script.
 MOST_TEXT = 1 << 20
@@ -19,10 +21,11 @@ MOST_TEXT = 1 << 20
 _OF_THE_COMMAND = ("name", "per-node", "input", "nodelist", "exclude")
 
 
-def convert_file(path: str, arguments: tuple[str, ...] = ()) -> Conversion:
+def convert_file(path: str, arguments: tuple[str, ...] = (), ignores_pbs: bool = False) -> Conversion:
     """Return the conversion of the batch script at ``path``; ``-``: standard input. Raises ``BadInput``.
 
-    Without ``arguments`` the arguments of the script count as unknown.
+    Without ``arguments`` the arguments of the script count as unknown. ``ignores_pbs``: sbatch takes options
+    for other schedulers as comments.
     """
     try:
         from clusterrun.script.conversion import convert
@@ -39,6 +42,7 @@ def convert_file(path: str, arguments: tuple[str, ...] = ()) -> Conversion:
         raise BadInput(
             f"{path} cannot be read as a batch script", "name a text file, or - for standard input"
         )
+    text = OF_OTHERS.sub(r"#\g<0>", text) if ignores_pbs else text
 
     def read_script(name: str) -> str:
         texts = (_read(os.path.join(folder, name)) for folder in folders)
@@ -90,7 +94,7 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
         if option is None or name in _OF_THE_COMMAND or not is_fixed:
             continue
         written.append((name, value))
-        values.setdefault(option.name, []).append(value)
+        values.setdefault(option.name, []).append(plain_text(value))
     lines = ["[defaults]"]
     for name, texts in values.items():
         kind = CONFIGURABLE[name].kind

@@ -12,10 +12,12 @@ from types import MappingProxyType
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
+from clusterrun.model.paths import RunPaths
 from clusterrun.model.phrases import some_of
 from clusterrun.model.spec import JobSpec
 from clusterrun.runs.code_snapshot import Snapshot
 from clusterrun.script.interpreter_calls import inline_text, shell_script
+from clusterrun.system import text_of
 
 _RUNNERS = ("source", ".", "bash", "sh", "exec")
 # Bytes. A longer script is a program that is not written for this run.
@@ -46,10 +48,10 @@ def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
 
     def place(word: str) -> str:
         head, equals, path = word.rpartition("=")
-        original = os.path.normpath(os.path.join(spec.cwd, path))
-        if os.path.isabs(path) and os.path.isfile(path):
-            return head + equals + snapshot.inside(path, target)
-        leaves = path.startswith("../") and not snapshot.below(original)
+        if os.path.isabs(path):
+            return head + equals + (snapshot.inside(path, target) if os.path.isfile(path) else path)
+        original = _absolute(spec.cwd, path)
+        leaves = os.pardir in path.split("/") and not snapshot.below(original)
         return head + equals + original if leaves else word
 
     python = os.path.join(spec.cwd, spec.python) if "/" in spec.python else spec.python
@@ -68,6 +70,22 @@ def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
         python=snapshot.inside(python, target) if "/" in python else python,
         environment=(*((name, value) for name, value in code.items() if value), *environment),
     )
+
+
+def _absolute(folder: str, path: str) -> str:
+    """Return ``path`` from ``folder`` on, with the slash at its end, to which a program may add a name."""
+    return os.path.normpath(os.path.join(folder, path)) + "/" * path.endswith("/")
+
+
+def moved_back(spec: JobSpec, paths: RunPaths) -> JobSpec:
+    """Return the recorded ``spec`` of a run with every path in its copy of the code back in the project."""
+    root = text_of(paths.snapshot_note).partition("\n")[0].removeprefix("root ")
+
+    def original(path: str) -> str:
+        return path.replace(paths.snapshot, root) if root else path
+
+    command = tuple(map(original, spec.command))
+    return replace(spec, cwd=original(spec.cwd), command=command, python=original(spec.python))
 
 
 def missing(
@@ -182,7 +200,7 @@ def _live_paths_of_file(
             path = match[0] + _REST_OF_PATH.match(line, match.end())[0]  # type: ignore[index]
             if path.startswith("../"):
                 starts = (folder, os.path.dirname(os.path.join(snapshot.root, name)))
-                places = [os.path.normpath(os.path.join(start, path)) for start in starts]
+                places = [_absolute(start, path) for start in starts]
                 places = [place for place in places if os.path.exists(place)]
                 if not places or any(map(snapshot.below, places)):
                     continue

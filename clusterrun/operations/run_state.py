@@ -58,7 +58,8 @@ class RunEvidence:
     script_error: str = ""  # the reason that the batch script printed for its own end
     before: str = ""  # how the run ended that this run waits for in vain
     waits_for: str = ""  # the runs that have not ended, and that Slurm starts this run after
-    node_reason: str = ""  # why Slurm took nodes out of the job, as it or an administrator noted it
+    # Why nodes left the job, or cannot take it, as Slurm or an administrator noted it.
+    node_reason: str = ""
     message: OrphanReport | None = None  # the newest message of agents whose coordinator is dead
     damaged: bool = False  # whether a state exists that cannot be read
 
@@ -154,6 +155,8 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
     if (row.state is State.PENDING or handed_over) and not _started_since(evidence):
         never = evidence.answered and explain(row.reason).never
         why = _why_queued(row, state, evidence.now)
+        if evidence.node_reason:
+            why = why.replace("see sinfo -R", f"sinfo -R: {evidence.node_reason}")
         if never and evidence.before:
             why = f"{WILL_NEVER}: {evidence.before}"
         elif state is None and evidence.waits_for:
@@ -201,10 +204,8 @@ def _waiting(row: JobRow, now: float) -> str:
         return f"{WILL_NEVER}: {reason.meaning}{help_}"
     is_estimated = not reason.held and row.start is not None and now < row.start < now + GUESSED_SECONDS
     start = row.start or 0.0
-    until = (
-        f"; Slurm expects to start it about {moment(start)}, in {spoken(start - now)}" if is_estimated else ""
-    )
-    return (reason.meaning or row.explained) + help_ + until
+    until = f"Slurm expects to start it about {moment(start)}, in {spoken(start - now)}"
+    return _joined((reason.meaning or row.explained) + help_, until if is_estimated else "")
 
 
 def _started_since(evidence: RunEvidence) -> bool:

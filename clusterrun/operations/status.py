@@ -11,6 +11,7 @@ from clusterrun.model.document import BadDocument
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError, NoSuchRun, SchedulerError
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.phrases import some_of
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
@@ -214,10 +215,13 @@ class StatusQuery:
         return status
 
     def _node_reason(self, state: RunState | None, row: JobRow) -> str:
-        """Return Slurm's reason for the loss of the nodes that it took out of an ended job; '' if unknown."""
-        nodes = removed_nodes(state, row) if row.state.ended else []
-        is_lost = state is not None and state.state is State.NODE_FAIL
-        return self._client().node_reasons(nodes) if nodes and is_lost else ""
+        """Return Slurm's reason why nodes left an ended job, or cannot take a waiting one; '' if unknown."""
+        nodes = ""
+        if row.state is State.PENDING:
+            nodes = row.reason.partition("UnavailableNodes:")[2]
+        elif row.state.ended and state is not None and state.state is State.NODE_FAIL:
+            nodes = fold(removed_nodes(state, row))
+        return self._client().node_reasons(nodes) if nodes else ""
 
     def _before(self, record: RunRecord) -> str:
         """Return which run before ``record`` did not complete, and how it ended; '' if there is none."""

@@ -192,7 +192,7 @@ def allocation_argv(
     partition_limits.check(facts.spec, facts.partitions())
     options = sbatch_options.job_options(facts.spec, "", RunPaths(spec.cwd), (), facts.site.cpus_per_gpu)
     arguments = [sbatch_options.word((key, value)) for key, value in options if key not in OF_A_SCRIPT]
-    return ("salloc", *arguments, *command), facts.notices
+    return ("salloc", *arguments, *command), (*facts.notices, *sbatch_options.replaced(facts.spec))
 
 
 class Offered:

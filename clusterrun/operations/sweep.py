@@ -43,8 +43,6 @@ from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
 from clusterrun.script.array_script import array_script
 from clusterrun.script.plan import Plan, plan
 
-# Characters. The name of a run, with the number of its point, still fits its id.
-LONGEST_NAME = 24
 LOOK_EVERY = 0.5
 # Seconds between queries for an array whose submission was cut short.
 OPEN_SECONDS = 5.0
@@ -69,7 +67,7 @@ def new_sweep(spec: JobSpec, points: Sequence[Point], at_most: int, context: Con
         raise BadInput(f"--at-most must be at least 1, not {at_most}", "leave it out for no limit")
     if points[0]:
         check_places(spec, points[0])
-    name = (spec.name or default_name(spec.command))[:LONGEST_NAME].rstrip("-.") or "sweep"
+    name = spec.name or default_name(spec.command)
     now = context.clock.now()
     listed = tuple(SweepPoint(point) for point in points)
     return SweepRecord(run_id(name, now, os.urandom(2)), name, spec, listed, now, at_most)

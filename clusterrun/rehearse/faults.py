@@ -209,7 +209,7 @@ def cases_of(fault: FaultCase, plan: Schedule) -> tuple[FaultCase, ...]:
             # The first may also write the name of the checkpoint, while the last is not done. The last is
             # killed before any other fault, since its file would stay for later starts.
             cases[-1:] = [replace(fault, target=target, writer=rank) for rank in (writers[-1], writers[0])]
-    companions = plan.companion_kinds[:MOST_TARGETS] if fault.name == "mid-save" else ()
+    companions = plan.companion_kinds[:MOST_TARGETS] if fault.name in IN_A_SAVE else ()
     cases += [replace(fault, target=kind, of_companion=True) for kind in companions]
     return tuple(cases) or (fault,)
 

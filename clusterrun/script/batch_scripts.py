@@ -13,6 +13,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
+from clusterrun.script.quoting import evaluated_text, plain_text
 from clusterrun.script.sbatch_lines import NO_OPTION
 
 
@@ -47,7 +48,8 @@ class Conversion:
     """The line that asks clusterrun for what a batch script asks Slurm for."""
 
     verb: str  # ``submit``, or ``sweep`` for an array
-    # (name, value) in the order of the line; the value is '' for a switch.
+    # (name, value) in the order of the line; the value is '' for a switch. The shell in which the line is
+    # typed expands ``$`` in a value, and not one that ``quoting.literal`` marks.
     options: tuple[tuple[str, str], ...]
     command: tuple[str, ...]  # () if the script starts no program that trains
     parts: tuple[Part, ...]  # in the order of the script
@@ -71,13 +73,10 @@ class Conversion:
 
 
 def _quoted(name: str, value: str) -> str:
-    """Return ``value`` for a shell, which expands ``$PWD`` in it. The job's shell does so in setup lines.
-
-    sbatch expands nothing in the name of a job.
-    """
-    if "$" not in value or name in ("setup", "name") or set('"\\`') & set(value):
-        return shlex.quote(value) if value else ""
-    return f'"{value}"'
+    """Return ``value`` for a shell, which expands ``$PWD`` in it. The job's shell does so in setup lines."""
+    if "$" not in value or name == "setup" or set('"\\`') & set(value):
+        return shlex.quote(plain_text(value)) if value else ""
+    return evaluated_text(value)
 
 
 def refuse(spec: JobSpec, script: tuple[str, ...], conversion: Conversion, verb: str = "submit") -> BadInput:

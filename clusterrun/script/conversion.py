@@ -27,6 +27,7 @@ from clusterrun.script.directives import (
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.job_array import JobArray, read_array
 from clusterrun.script.launch_commands import LaunchCommand
+from clusterrun.script.quoting import evaluated_text, literal
 from clusterrun.script.sbatch_lines import SEPARATE, Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
 from clusterrun.script.script_reading import ONE_RUN, read_script, with_login_files
@@ -335,7 +336,7 @@ def _read(
     # Slurm names a job after its script.
     is_named = any(directive.name == "job-name" for directive in directives)
     reads_name = "SLURM_JOB_NAME" in variables_read((*reading.command, *reading.setup))
-    names = (("name", os.path.basename(path)),) if reads_name and not is_named else ()
+    names = (("name", literal(os.path.basename(path))),) if reads_name and not is_named else ()
     reading = replace(reading, options=(*names, *reading.options), parts=(*reading.parts, *late))
     if reading.training:
         launch = reading.training.launch
@@ -526,7 +527,7 @@ def _setup(script: _Script, variables: list[tuple[str, str]]) -> list[str]:
         *(f"cd {shlex.quote(folder)}" for folder in folders if folder != "."),
         *(f"export {name}={value}" for name, value in variables if name in in_setup),
         *setup,
-        *(f'export {name}="{value}"' for name, value in launch.environment if "$" in value),
+        *(f"export {name}={evaluated_text(value)}" for name, value in launch.environment if "$" in value),
         *(value for name, value in launch.options if name == "setup"),
     ]
 

@@ -10,6 +10,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
+from clusterrun.script.quoting import literal
 from clusterrun.script.sbatch_lines import NO_OPTION, Directive
 from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES
 
@@ -237,7 +238,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             passed_on.append(("sbatch", f"{name}={value}" if value else name))
     cpus_per_node = last_number(values.get("cpus-per-task", "1")) * max(tasks_per_node, 1)
     return Translated(
-        (*options.items(), *passed_on),
+        tuple((name, literal(value)) for name, value in (*options.items(), *passed_on)),
         tuple(needless),
         tuple(refused),
         tuple(changed),

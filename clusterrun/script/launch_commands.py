@@ -25,6 +25,7 @@ from clusterrun.script.interpreter_calls import (
     interpreter_call,
 )
 from clusterrun.script.launcher_options import LauncherOption
+from clusterrun.script.quoting import DOLLAR, plain_text
 from clusterrun.script.sbatch_table import SRUN_REFUSED, USUAL_PLACES
 
 # Launchers that start the Python in their own folder.
@@ -303,7 +304,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         elif role.startswith(launcher_options.UPPER):
             environment.append((role.removeprefix(launcher_options.UPPER), value.upper()))
         elif role == launcher_options.CHDIR:
-            ours.append(("setup", f"cd {value}" if "$" in value else f"cd {shlex.quote(value)}"))
+            folder = value.replace(DOLLAR, "\\$") if "$" in value else shlex.quote(plain_text(value))
+            ours.append(("setup", f"cd {folder}"))
         elif role == launcher_options.OUTPUT:
             outputs.append(typed)
         elif role == launcher_options.SRUN:

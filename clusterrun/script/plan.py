@@ -196,9 +196,7 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     script = _rendered(spec, values, token)
     orders = _orders(spec, run_id, site, _launch(spec, paths, site), argv)
     planned = Plan(run_id, token, run_dir, spec, script, argv, orders)
-    overridden = sbatch_options.overridden(spec.sbatch, "--sbatch")
-    overridden += sbatch_options.overridden(spec.srun, "--srun")
-    notices = (*sbatch_options.replaced(spec), *overridden)
+    notices = sbatch_options.replaced(spec)
     granted = _kill_wait(spec, site)
     if granted < spec.kill_wait:
         problem = f"--kill-wait {spec.kill_wait} s: Slurm kills {site.kill_wait:g} s after SIGTERM (KillWait)"

@@ -21,6 +21,24 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Characters. Older versions of sbatch copy a directive into a buffer without a check of its length.
 LONGEST = 1000
 
+# Replaces a dollar sign that the shell does not expand. ``$`` in a value is an open expansion.
+DOLLAR = "\ue024"
+
+
+def literal(text: str) -> str:
+    """Return the value in whose ``text`` the shell expands nothing."""
+    return text.replace("$", DOLLAR)
+
+
+def plain_text(value: str) -> str:
+    """Return a value without the marks of dollar signs that the shell does not expand."""
+    return value.replace(DOLLAR, "$")
+
+
+def evaluated_text(value: str) -> str:
+    """Return the shell's text, in double quotes, of a value with open expansions."""
+    return '"' + value.replace(DOLLAR, "\\$") + '"'
+
 
 def quoted(value: Value) -> str:
     """Return one quoted word of the shell for each text."""

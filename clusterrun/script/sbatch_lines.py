@@ -10,7 +10,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
 
 # Options for PBS and LSF, which sbatch reads too, and for Grid Engine.
-OF_OTHERS = re.compile(r"#(?:PBS|BSUB|\$)(?=\s+-)")
+OF_OTHERS = re.compile(r"(?m)^#(?:PBS|BSUB|\$)(?=\s+-)")
 # Words that separate the components of a heterogeneous job.
 SEPARATE = ("hetjob", "packjob")
 NO_OPTION = "sbatch refuses a file with words in its #SBATCH lines that are no option: put # before them"

@@ -88,7 +88,7 @@ def _read_entry(entry: str, option: str) -> Option:
     return key, value
 
 
-def overridden(entries: Sequence[str], option: str) -> tuple[str, ...]:
+def _overridden(entries: Sequence[str], option: str) -> list[str]:
     """Return a notice for each entry that a later entry of the same setting replaces."""
     last = _by_setting(entries, option)
     notices = []
@@ -102,7 +102,7 @@ def overridden(entries: Sequence[str], option: str) -> tuple[str, ...]:
             notices.append(
                 f"{option} {entry} has no effect: {option} {later} comes later, and the last one counts"
             )
-    return tuple(notices)
+    return notices
 
 
 def job_options(
@@ -141,17 +141,18 @@ def job_options(
 
 
 def replaced(spec: JobSpec) -> tuple[str, ...]:
-    """Return notices for options of clusterrun that an option of the user overrides."""
+    """Return notices for options that an option of the user overrides."""
     own_options = {"job-name", "cpus-per-task"}
     own_options |= {"signal"} if spec.goes_on else set()
     own_options |= {"exclusive"} if spec.gpus_from_node else set()
     own_options |= {key for key, _ in options_by_name(spec)}
-    return tuple(
+    notices = [
         f"--sbatch {key} takes the place of --{ours_key}"
         for key, value in passed(spec.sbatch, "--sbatch")
         for ours_key in _overridden_by(key, value)
         if ours_key in own_options
-    )
+    ]
+    return (*notices, *_overridden(spec.sbatch, "--sbatch"), *_overridden(spec.srun, "--srun"))
 
 
 def options_by_name(spec: JobSpec) -> list[Option]:

@@ -308,9 +308,9 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
             names = command.names[command.names[:1] == ("exec",) :]
             if command.program in (*PRINTS, "set"):
                 continue
-            launch = launch_in(names, reads_inline=False)
+            launch = _launch(names)
             kind: TrainingKind | None = None
-            if launch and launch.program not in ("sbatch", "salloc"):
+            if launch.program:
                 in_ranks = replace(scope, in_ranks=True)
                 inner = _started(in_ranks, launch.command, command, statement.line)
                 is_unknown = inner is None or inline_text(launch.command).startswith("$")
@@ -318,7 +318,6 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
                     may_train = is_unknown or (inner and inner.training)
                     kind = TrainingKind.LAUNCHED if may_train else TrainingKind.PROGRAM
             else:
-                launch = plain_launch(names)
                 inner = _started(scope, launch.command, command, statement.line)
                 if inner and inner.training:
                     kind = max(inner.training.kind, TrainingKind.PYTHON)
@@ -334,8 +333,15 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
                 kind = inner.training.kind if inner and inner.training else TrainingKind.UNKNOWN
             # A command of the block counts there, unless it is in front: ``if srun python t.py; then``.
             if kind is not None and not any(kind <= candidate.training.kind for candidate in of_block):
+                marked = _launch(command.last_values(len(names)))
+                launch = replace(launch, environment=marked.environment, options=marked.options)
                 of_commands.append(Candidate(statement, Training(kind, command, launch), inner))
         yield from of_commands or of_block
+
+
+def _launch(names: tuple[str, ...]) -> LaunchCommand:
+    launch = launch_in(names, reads_inline=False)
+    return launch if launch and launch.program not in ("sbatch", "salloc") else plain_launch(names)
 
 
 def _preparations(scope: Scope) -> Iterator[Candidate]:

@@ -14,6 +14,7 @@ from clusterrun.script.directives import SOME_VALUE
 from clusterrun.script.interpreter_calls import interpreter_call, unwrapped
 from clusterrun.script.launch_commands import launch_in
 from clusterrun.script.program_table import Trait, with_trait
+from clusterrun.script.quoting import DOLLAR, evaluated_text, literal, plain_text
 from clusterrun.script.shell_conditions import is_in_pattern, truth
 from clusterrun.script.shell_grammar import Node, parsed
 
@@ -21,8 +22,6 @@ from clusterrun.script.shell_grammar import Node, parsed
 _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 # Characters of an unquoted word that the shell expands.
 _SPECIAL = "*?[~{"
-# Replaces a dollar sign that the shell does not expand. ``$`` in a value is an open expansion.
-_DOLLAR = "\ue024"
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=", re.ASCII)
 # A variable that arithmetic sets: ``A = 1``, ``A += 1``, ``A++``.
@@ -144,7 +143,7 @@ class Command:
     def open_texts(self) -> tuple[str, ...]:
         """Return the shell's text of each of ``names``; '' for one that is known."""
         return tuple(
-            word.source(value).replace(_DOLLAR, "\\$") if word.is_open(value) else ""
+            word.source(value).replace(DOLLAR, "\\$") if word.is_open(value) else ""
             for word in self.words
             for value in word.values
         )
@@ -513,7 +512,7 @@ class ShellSource:
         body, is_raw = parts["heredoc_body"], set(self._text(parts["heredoc_start"])) & set("'\"\\")
         text = self._text(body)
         if is_raw:
-            text = text.replace("$", _DOLLAR)
+            text = literal(text)
         else:
             text = self._expanded(body, body.start_byte, body.end_byte)
         if self._text(document).startswith("<<-"):
@@ -599,7 +598,7 @@ class ShellSource:
         body = parts.get("heredoc_body")
         text = self._text(body).rstrip("\n") if body else ""
         if set(self._text(parts["heredoc_start"])) & set("'\"\\"):
-            return ShellWord(shlex.quote(text), (text.replace("$", _DOLLAR),))
+            return ShellWord(shlex.quote(text), (literal(text),))
         value = self._expanded(body, body.start_byte, body.end_byte).rstrip("\n") if body else ""
         return ShellWord('"' + text.replace('"', '\\"') + '"', (value,))
 
@@ -695,12 +694,12 @@ class ShellSource:
             values = self._values(value_node, splits=False) if value_node else ("",)
             return (f"{name}={values[0]}",) if len(values) == 1 else (text,)
         if node.type == "raw_string":
-            return (text[1:-1].replace("$", _DOLLAR),)
+            return (literal(text[1:-1]),)
         if node.type == "ansi_c_string":
             characters = re.findall(r"\\.|[^\\]", text[2:-1], re.DOTALL)
             if all(character in _ESCAPES or len(character) == 1 for character in characters):
                 decoded = "".join(_ESCAPES.get(character, character) for character in characters)
-                return (decoded.replace("$", _DOLLAR),)
+                return (literal(decoded),)
         if node.type == "string":
             return self._string(node)
         if node.type in ("word", "number"):
@@ -830,16 +829,6 @@ def _evaluated(shell_words: list[ShellWord]) -> tuple[ShellWord, ...]:
     )
 
 
-def plain_text(value: str) -> str:
-    """Return a value without the marks of dollar signs that the shell does not expand."""
-    return value.replace(_DOLLAR, "$")
-
-
-def evaluated_text(value: str) -> str:
-    """Return the shell's text, in double quotes, of a value with open expansions."""
-    return '"' + value.replace(_DOLLAR, "\\$") + '"'
-
-
 def is_launcher_text(value: Constant) -> bool:
     """Return whether ``value`` holds a part of a launcher's command line."""
     return bool(_LAUNCHER.search(value if isinstance(value, str) else " ".join(value)))
@@ -893,7 +882,7 @@ def _unescaped(text: str, only: str = "") -> str:
     result, is_quoted = "", False
     for character in text:
         if is_quoted:
-            plain = _DOLLAR if character == "$" else character
+            plain = DOLLAR if character == "$" else character
             result += plain if not only or character in only else "\\" + character
             is_quoted = False
         elif character == "\\":

@@ -35,15 +35,14 @@ from clusterrun.script.launch_commands import (
     launch_in,
 )
 from clusterrun.script.program_table import TRAITS, Trait, changes_shell, with_trait
+from clusterrun.script.quoting import evaluated_text, plain_text
 from clusterrun.script.shell_source import (
     PRINTS,
     Command,
     Constant,
     ShellSource,
     Statement,
-    evaluated_text,
     is_launcher_text,
-    plain_text,
 )
 from clusterrun.script.statement_rules import (
     ALLEXPORT,

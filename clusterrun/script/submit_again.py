@@ -32,7 +32,7 @@ def line(spec: JobSpec, verb: str = "submit", with_values: bool = False) -> str:
         arguments += ["--burn", f"{spec.burn}s"] if spec.burn else []
     else:
         arguments += spec.command
-    directory_change = "" if spec.snapshot or spec.cwd == os.getcwd() else f"cd {_quoted(spec.cwd)} && "
+    directory_change = "" if spec.cwd == os.getcwd() else f"cd {_quoted(spec.cwd)} && "
     return directory_change + " ".join(map(_quoted, arguments))
 
 

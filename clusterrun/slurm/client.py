@@ -377,9 +377,9 @@ class SlurmClient:
             raise SchedulerError(f"sacct failed: {sbatch_errors.words(completed.err)}", "see man sacct")
         return queries.read_finished(completed.out, mark)
 
-    def node_reasons(self, nodes: Sequence[str]) -> str:
+    def node_reasons(self, nodes: str) -> str:
         """Return why nodes are down or drained, as Slurm or an administrator noted it; '' if unknown."""
-        argv = ("sinfo", "--noheader", "--list-reasons", f"--nodes={fold(nodes)}", "--format=%E")
+        argv = ("sinfo", "--noheader", "--list-reasons", f"--nodes={nodes}", "--format=%E")
         try:
             return "; ".join(dict.fromkeys(self._ask(argv).splitlines()))
         except SchedulerError:

@@ -191,7 +191,8 @@ def test_a_restart_is_a_new_attempt_with_its_own_files_and_number(make: Make) ->
 
 @pytest.mark.parametrize("command, cwd, message", [
     (["no-such-program"], "", "the program 'no-such-program' cannot be executed: No such file or directory"),
-    (["./no"], "/usr", "the program './no' in /usr cannot be executed: No such file or directory"),
+    (["no/no"], "/usr", "the program 'no/no' in /usr cannot be executed: No such file or directory"),
+    (["./no"], "/usr", "the program '/usr/./no' cannot be executed: No such file or directory"),
     (["/etc/passwd"], "", "the program '/etc/passwd' cannot be executed: Permission denied"),
     (["true"], "/no/such/dir", "the directory '/no/such/dir' cannot be entered: No such file or directory"),
 ])  # fmt: skip

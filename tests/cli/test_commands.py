@@ -187,6 +187,11 @@ def test_a_closed_or_full_stream_does_not_fail_a_command(
     assert (result.returncode, "Traceback" in result.stderr, "bug" in result.stderr) == (0, False, False)
 
 
+def test_following_a_run_for_a_reader_that_ends_does_not_claim_a_good_end(ended: CommandLine) -> None:
+    # ``tail -f FILE | true`` exits with 141 too. A command without -f has done its work.
+    assert [in_shell(ended, f"logs {option} | true").returncode for option in ("-f", "")] == [141, 0]
+
+
 @pytest.mark.parametrize(
     "streams", [ALL_CLOSED, "2>&1 >/dev/null | true", ">/dev/full", ">/dev/full 2>/dev/full"]
 )

@@ -32,6 +32,20 @@ def test_the_line_is_printed_alone_and_the_rest_is_named(capsys: pytest.CaptureF
     assert "line 5: python evaluate.py" in printed.err
 
 
+@pytest.mark.parametrize(("variable", "is_named"), [("SBATCH_X", True), ("SBATCH_IGNORE_PBS", False)])
+def test_options_of_pbs_are_comments_if_the_shell_has_sbatch_ignore_them(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    variable: str,
+    is_named: bool,
+) -> None:
+    monkeypatch.setenv(variable, "")
+    (folder / "job.pbs").write_text("#!/bin/bash\n#PBS -N pbs\nsrun python t.py\n")
+    assert main(["convert", "job.pbs"]) == 0
+    assert ("#PBS -N pbs" in capsys.readouterr().err) is is_named
+
+
 def test_the_json_has_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", "--json", "job.sbatch"]) == 0
     document = json.loads(capsys.readouterr().out)

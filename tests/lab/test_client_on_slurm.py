@@ -133,6 +133,35 @@ def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> Non
     on_slurm.run("cancel", "last")
 
 
+def test_a_check_that_waits_for_a_drained_node_has_the_reason_of_slurm(on_slurm: Site) -> None:
+    on_slurm.lab.fault("drain", "n0003", reason="GPU 3 fell off")
+    run_id = on_slurm.submit("--nodelist", "n0003", "stay.py")["run_id"]
+    until(lambda: "sinfo -R: GPU 3 fell off" in on_slurm.status(run_id)["reason"])
+    on_slurm.run("cancel", run_id)
+    on_slurm.lab.heal()
+
+
+def test_an_option_that_another_one_replaces_is_named_before_any_allocation(on_slurm: Site) -> None:
+    options = ("--mem", "1G", "--sbatch", "mem=2G", "--sbatch", "mail-user=a", "--sbatch", "mail-user=b")
+    for command in (("alloc", "--dry-run", *options), ("submit", "--dry-run", *options, "stay.py")):
+        message = on_slurm.run(*command).err
+        assert "--sbatch mem takes the place of --mem" in message
+        assert "--sbatch mail-user=a has no effect" in message
+
+
+def test_a_script_finds_its_own_folder_as_with_plain_srun(on_slurm: Site) -> None:
+    (on_slurm.project / "sub").mkdir()
+    run_sh = on_slurm.project / "sub" / "run.sh"
+    run_sh.write_text('#!/bin/bash\ncd /\necho "$0"\n')
+    run_sh.chmod(0o755)
+    (on_slurm.project / "link.sh").symlink_to("sub/run.sh")
+    for word in ("./link.sh", "sub/run.sh", "./sub/../link.sh"):
+        plain = on_slurm.lab.exec(["srun", word], cwd=str(on_slurm.project)).out
+        answer = on_slurm.submit(word)
+        on_slurm.run("wait", answer["run_id"])
+        assert on_slurm.outputs(answer)[0] == plain
+
+
 @pytest.mark.slow
 def test_a_time_limit_is_reported_as_the_reason(on_slurm: Site) -> None:
     result = on_slurm.run("submit", "--wait", "--json", "--time", "1", "stay.py", limit=240)

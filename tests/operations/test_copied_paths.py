@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from clusterrun.model.errors import BadInput
+from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec
-from clusterrun.operations.copied_paths import MOST_FILES, SMALL_SCRIPT, missing, moved
-from clusterrun.runs.code_snapshot import Snapshot, look
+from clusterrun.operations.copied_paths import MOST_FILES, SMALL_SCRIPT, missing, moved, moved_back
+from clusterrun.runs.code_snapshot import Snapshot, look, take
 from tests.runs.test_code_snapshot import git
 
 
@@ -52,6 +53,10 @@ def snapshot(project: Path) -> Snapshot:
         ("--out={project}/conf", "--out={project}/conf"),
         ("../common", "{project}/../common"),
         ("--data=../common/new", "--data={project}/../common/new"),
+        ("../common/", "{project}/../common/"),
+        ("scripts/../../common", "{project}/../common"),
+        ("..", "{parent}"),
+        ("scripts/", "scripts/"),
         ("lr=1e-3", "lr=1e-3"),
         ("-x", "-x"),
     ],
@@ -62,7 +67,21 @@ def test_a_file_of_the_copy_is_named_there_and_a_path_outside_the_project_stays(
     spec = JobSpec(command=("python3", word.format(project=project)), cwd=str(project))
     outside = str(project.parent / "common")
     (word,) = moved(spec, snapshot, "/copy").command[1:]
-    assert word == place.format(project=project).replace(f"{project}/../common", outside)
+    place = place.format(project=project, parent=project.parent)
+    assert word == place.replace(f"{project}/../common", outside)
+
+
+def test_the_line_that_submits_a_copied_run_again_has_the_paths_of_the_project(
+    project: Path, snapshot: Snapshot
+) -> None:
+    paths = RunPaths(str(project.parent / "run"))
+    os.mkdir(paths.run_dir)
+    take(snapshot, paths.snapshot, paths.snapshot_note)
+    spec = JobSpec(command=(f"{project}/scripts/train.py", "../common/"), cwd=str(project))
+    recorded = moved(spec, snapshot, paths.snapshot)
+    assert recorded.cwd == paths.snapshot and recorded.command[0].startswith(paths.snapshot)
+    again = moved_back(recorded, paths)
+    assert (again.cwd, again.command[0]) == (spec.cwd, spec.command[0])
 
 
 def test_directory_python_and_variables_move_with_the_code(project: Path, snapshot: Snapshot) -> None:
@@ -226,7 +245,7 @@ def test_a_relative_path_that_leaves_the_project_is_reported_with_its_line(proje
     spec = JobSpec(command=("bash", "run.sh"), cwd=str(project / "scripts"))
     (notice,) = missing(spec, look(str(project)))
     assert notice.startswith(f"{os.path.relpath(name, 'scripts')}, line 2 names ../../data/, ")
-    assert notice.endswith(f"write {project.parent}/data")
+    assert notice.endswith(f"write {project.parent}/data/")
 
 
 def test_a_few_of_many_files_with_live_paths_are_reported_and_the_others_counted(project: Path) -> None:

@@ -62,6 +62,11 @@ def array_options(context: Context) -> list[str]:
     return [match[0] for line in lines if (match := re.search(r"--array=\S+", line))]
 
 
+def test_a_sweep_has_the_whole_name_that_its_user_chose(context: Context) -> None:
+    spec = JobSpec(("true", "{n}"), context.environ["HOME"], name="n" * 60)
+    assert new_sweep(spec, [(("n", "1"),)], 0, context).name == "n" * 60
+
+
 def test_a_sweep_is_split_at_the_array_limit_and_the_parts_wait_in_order(context: Context) -> None:
     sweep_record = sweep(context, 9, 100, at_most=2)
     assert array_options(context) == ["--array=0-3%2", "--array=0-3%2", "--array=0%2"]

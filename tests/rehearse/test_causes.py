@@ -705,6 +705,7 @@ def test_a_file_that_is_written_beside_a_checkpoint_is_cut_off_too() -> None:
     of_companions = tuple(case for case in cases["mid-save"] if case.of_companion)
     assert [case.target for case in of_companions] == ["meta.json", "raw", "whole.json"]
     assert runs_of([*cases["kill"], *cases["mid-save"]], plan)[-1] == of_companions
+    assert [case.target for case in cases["disk-full"]] == ["last.pt", "meta.json", "raw", "whole.json"]
     assert [case.target for case in cases["damaged"]] == ["last.pt"]
     (order,), *_ = (placed.orders for placed in schedule_faults(of_companions, plan))
     assert (order["step"], order["file"], order["size"]) == (20, 2, 15)

@@ -97,6 +97,12 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ("#SBATCH --gres=gpu:2 --ntasks-per-node=2\nsrun python t.py", "--gpus 2 t.py"),
         ("#SBATCH --gres=gpu:2 --ntasks-per-node=1\nsrun python t.py", "--gpus 2 --per-node t.py"),
         ("srun --container-image=i --container-mounts=$PWD:/w ./p", '--container i --mount "$PWD:/w" ./p'),
+        ("srun --comment='a $x' python t.py", "--srun 'comment=a $x' t.py"),
+        ('srun --comment="$USER \\$x" python t.py', '--srun "comment=$USER \\$x" t.py'),
+        ("#SBATCH --comment=$x --account=$A\nsrun python t.py", "--account '$A' --sbatch 'comment=$x' t.py"),
+        ("srun --export=ALL,A='v $x' python t.py", "--env 'A=v $x' t.py"),
+        ("A='$x' B=$USER srun python t.py", "--env 'A=$x' --setup 'export B=\"$USER\"' t.py"),
+        ("srun --chdir='/d $x' python t.py", """--setup 'cd '"'"'/d $x'"'"'' t.py"""),
         ("deepspeed --num_gpus 2 t.py --deepspeed d.json", "--gpus 2 t.py --deepspeed d.json"),
         (
             "srun bash -c 'source e.sh; torchrun --nproc_per_node 2 t.py'",
@@ -421,6 +427,10 @@ def test_a_directive_that_a_later_one_replaces_is_named() -> None:
 
 def test_an_option_of_pbs_is_needless_with_ignore_pbs() -> None:
     assert not converted("#PBS -N x\n#SBATCH --ignore-pbs\nsrun python t.py").untranslated
+
+
+def test_a_loop_over_values_with_a_dollar_sign_sweeps_these_values() -> None:
+    assert "--set 'v=a$x,b'" in typed(converted("for v in 'a$x' b; do srun python t.py \"$v\"; done"))
 
 
 def test_a_directive_that_exports_all_variables_is_needless() -> None:

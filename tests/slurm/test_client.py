@@ -424,7 +424,7 @@ def test_whole_nodes_are_read_from_slurms_configuration(
 )
 def test_node_reasons_are_those_of_slurm(answer: tuple[int, str, str], reason: str) -> None:
     programs = StandInPrograms(answer)
-    assert SlurmClient({}, programs, PushedClock()).node_reasons(("n1", "n2")) == reason
+    assert SlurmClient({}, programs, PushedClock()).node_reasons("n[1-2]") == reason
     assert "--nodes=n[1-2]" in programs.asked[0]
 
 
