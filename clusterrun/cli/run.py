@@ -22,6 +22,7 @@ from clusterrun.config.settings import Setting
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
+from clusterrun.model.states import State
 
 if TYPE_CHECKING:
     from clusterrun.model.record import RunRecord
@@ -44,8 +45,8 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **submissi
     """Start COMMAND on the nodes of the allocation that this shell is in, and show what its ranks print.
 
     Use it inside salloc, an interactive job, or a terminal in a job. Nothing is queued. Ctrl-C ends the run
-    and keeps the allocation. The exit code is that of the run. The default is all nodes and GPUs of the
-    allocation.
+    and keeps the allocation. If a rank fails, its exit code is returned, as srun does. The default is all
+    nodes and GPUs of the allocation.
 
     \b
     Examples:
@@ -115,7 +116,10 @@ def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
     interrupt_at_signals()
     record = begin(spec, explicit, context, say, standard_input.files(spec))
     say(f"run {record.run_id}\n{_description(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
-    return follow_to_end(context, record, True, partial(_interrupted, context, record))
+    code = follow_to_end(context, record, True, partial(_interrupted, context, record))
+    status = context.inquiry().statuses([record.run_id], ask=False)[0]
+    is_of_a_rank = code == ExitCode.FAILED and status.state is State.FAILED
+    return (is_of_a_rank and status.exit_code) or code
 
 
 def interrupt_at_signals() -> None:

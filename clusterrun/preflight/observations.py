@@ -87,12 +87,11 @@ class PortSweep:
 
 
 @frozen
-class FailedRendezvous:
-    """The ways, (dialling, dialled), on which torchrun's port failed, twice."""
+class SilentRendezvous:
+    """The ways, (dialling, dialled), on which torchrun's port did not answer, twice."""
 
     port: int
-    silent: tuple[tuple[int, int], ...]
-    refused: tuple[tuple[int, int], ...]  # although the examiner of the dialled node listens on it
+    ways: tuple[tuple[int, int], ...]
 
 
 @frozen

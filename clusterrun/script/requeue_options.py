@@ -132,6 +132,9 @@ def notices(submitted: JobSpec, spec: JobSpec) -> tuple[str, ...]:
         messages += ignored(["--elastic"], lacks)
     if submitted.no_progress != plain.no_progress and not spec.restarts:
         messages += ignored(["--no-progress"], "without --max-restarts")
+    if spec.goes_on and not submitted.goes_on:
+        effect = "; ".join(described(spec))
+        messages.append(f"--sbatch requeue acts as --requeue ({effect}); --sbatch no-requeue prevents it")
     if spec.goes_on and spec.notice < submitted.notice and not _users_signal(spec):
         time_option = "--time-min" if spec.time_min else "--time"
         messages.append(f"the job gets a notice {spec.notice} s before its end (half of {time_option})")

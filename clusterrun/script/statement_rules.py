@@ -21,7 +21,7 @@ RENDEZVOUS = {
 _OF_JOB = re.compile(
     r"SLURM_(?:JOB_?ID|JOB_(?:NAME|NODELIST|NUM_NODES|PARTITION|ACCOUNT|QOS|USER|[UG]ID|RESERVATION|LICENSES"
     r"|START_TIME|END_TIME|GPUS)|NODELIST|NNODES|NODEID|SUBMIT_(?:DIR|HOST)|CLUSTER_NAME|RESTART_COUNT|CONF"
-    r"|TMPDIR|GPUS_ON_NODE|CPUS_ON_NODE|JOB_CPUS_PER_NODE|MEM_PER_(?:NODE|CPU|GPU)|TOPOLOGY_ADDR|ARRAY_(?:JOB_ID|TASK_(?:ID|MIN|MAX|STEP|COUNT)))"
+    r"|TMPDIR|GPUS_ON_NODE|MEM_PER_(?:NODE|CPU|GPU)|TOPOLOGY_ADDR|ARRAY_(?:JOB_ID|TASK_(?:ID|MIN|MAX|STEP|COUNT)))"
 )
 
 # Variables in which srun reads its options, without their prefix. Another ``SLURM_*`` of a script is its own.
@@ -277,11 +277,7 @@ RULES = (
         _NEEDLESS,
         "it is for the script's own shell; a failed --setup line ends the run",
     ),
-    Rule(
-        lambda facts: facts.requeues,
-        PartOutcome.OPTION,
-        "--requeue in the line queues the run again, unless all ranks exit 0: they get the signal of the job",
-    ),
+    Rule(lambda facts: facts.requeues, PartOutcome.OPTION, "--requeue in the line queues the run again"),
     Rule(
         lambda facts: ".deepspeed_env" in facts.statement.text,
         _UNTRANSLATED,
@@ -313,12 +309,8 @@ RULES = (
     ),
     Rule(lambda facts: facts.redirects_output, _NEEDLESS, "clusterrun logs shows the output"),
     Rule(
-        lambda facts: (
-            facts.statement.kind != "function_definition"
-            and any(
-                command.names[:1] == ("exec",) and len(command.names) > 1
-                for command in facts.statement.commands
-            )
+        lambda facts: any(
+            command.names[:1] == ("exec",) and len(command.names) > 1 for command in facts.statement.commands
         ),
         _UNTRANSLATED,
         TAKES_PLACE,

@@ -8,6 +8,8 @@ import re
 def may_requeue(configuration: str, code: int) -> bool:
     """Return whether Slurm queues a job again, or holds it, after a batch script that ended with ``code``.
 
+    Slurm 20.11 and 22.05 do so even if the job was submitted with ``--no-requeue``; 24.11 and 26.05 do not.
+
     ``configuration`` is the output of ``scontrol show config``. If it lacks a setting, the answer is True.
     """
     for setting in ("RequeueExit", "RequeueExitHold"):

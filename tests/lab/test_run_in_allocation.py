@@ -24,7 +24,8 @@ $run --nodes 1 --gpus 1 stay.py >second 2>&1 & second=$!
 starts second
 kill -INT $first; wait $first; echo "interrupted $?"
 {PROGRAM} cancel last 2>/dev/null; wait $second; echo "cancelled $?"
-$run false 2>/dev/null; echo "failed $?"
+$run bash -c 'exit 7' 2>/dev/null; echo "failed $?"
+$run bash -c 'kill -SEGV $$' 2>/dev/null; echo "killed $?"
 $run --nodes 3 true 2>/dev/null; echo "larger $?"
 $run --time 5 true 2>/dev/null; echo "for sbatch $?"
 $run --nodes 1 stay.py >third 2>&1 & third=$!
@@ -45,7 +46,8 @@ def test_an_allocation_survives_each_end_of_its_ranks(on_slurm: Site) -> None:
     cancelled, killed = [line for line in result.out.splitlines() if line.endswith("-stay CANCELLED")]
     lines = result.out.replace(cancelled, "…", 1).replace(killed, "…", 1).splitlines()
     assert lines == [
-        *("in a step 0", "too many 2", "interrupted 130", "…", "cancelled 1", "failed 1", "larger 2"),
+        *("in a step 0", "too many 2", "interrupted 130", "…", "cancelled 1", "failed 7"),
+        *("killed 139", "larger 2"),
         *("for sbatch 2", "…", "RUNNING"),
     ], result.err
     assert result.code == 7

@@ -253,10 +253,16 @@ def ended(habits: Site, job_id: str) -> str:
 
 @pytest.mark.parametrize("code", [1, 120])
 def test_slurm_queues_a_plain_job_again_for_its_exit_code(habits: Site, code: int) -> None:
-    argv = ["sbatch", "--parsable", "--no-requeue", "--output=/dev/null", f"--wrap=exit {code}"]
+    # Slurm 24.11 and 26.05 queue a job with --no-requeue no more.
+    argv = ["sbatch", "--parsable", "--requeue", "--output=/dev/null", f"--wrap=exit {code}"]
     job_id = habits.lab.exec(argv).out.strip()
+
+    def is_queued_again() -> bool:
+        job = habits.lab.exec(["scontrol", "show", "job", job_id]).out
+        return "SPECIAL_EXIT" in job or re.search(r"Restarts=[1-9]", job) is not None
+
     try:
-        until(lambda: ended(habits, job_id) in ("PENDING", "SPECIAL_EXIT"))
+        until(is_queued_again)
     finally:
         habits.lab.exec(["scancel", job_id])
 

@@ -233,7 +233,6 @@ def test_no_time_no_memory_and_no_partition_are_invented() -> None:
             "--sbatch job-name takes the place of --job-name",
         ),
         ("gres=lscratch:100", "--gres=gpu:4", "--gpus-per-node=4", None),
-        ("requeue", "--no-requeue", "--requeue", None),
         ("begin=now+1hour", "--begin=now", "--begin=now+1hour", None),
     ],
 )

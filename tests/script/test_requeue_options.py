@@ -147,6 +147,11 @@ def test_an_exclusion_that_cannot_grow_is_kept_with_a_notice(wish: dict[str, Any
     assert len(created.notices) == 1 and option in created.notices[0]
 
 
+def test_requeue_of_sbatch_is_reported_with_its_effect_and_its_opposite() -> None:
+    (notice,) = planned(sbatch=("requeue",)).notices
+    assert all(word in notice for word in ("--requeue", "20 time limits", "120 s", "--sbatch no-requeue"))
+
+
 def test_a_run_that_ends_with_its_job_gets_only_valid_notices() -> None:
     created = planned(no_progress=2, max_restarts=1, on_event="x")
     assert created.orders.survival == Survival(no_progress=2, on_event="x")
