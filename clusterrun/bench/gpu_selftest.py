@@ -18,7 +18,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.wait import RunWait
-from clusterrun.reports.json_document import document
+from clusterrun.reports.json_document import REPORT
 from clusterrun.reports.selftest_findings import FORMAT
 from clusterrun.slurm import partition_limits
 
@@ -64,7 +64,7 @@ def measure(spec: JobSpec, context: Context, tell: Tell) -> dict[str, Any]:
     checked = _ended(spec, context, tell)
     values_by_name["check_run"] = checked.run_id
     try:
-        values_by_name["check"] = document(checked.report())
+        values_by_name["check"] = REPORT.document(checked.report())
     except ClusterrunError as error:
         values_by_name["ended"] = error.seen
     tell("2 of 2: sums, bandwidth, training, and a rank that stops on purpose, about a minute")

@@ -29,7 +29,7 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.terminal import table as print_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import fields, frozen, replace
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context, Tell
 from clusterrun.reports.view import INTEGER, NUMBER, OBJECT, TEXT, View, ViewField, any_of, many, optional
@@ -205,9 +205,6 @@ HEADS = (
     *("CONFIGURATION", "TIME", "SPEED-UP", "PREDICTED", "EFFICIENCY", "STEPS/S", "RATE", "SPREAD", "RUNS"),
     "ON",
 )
-FIGURES = (
-    *("time", "rate", "steps_per_second", "samples_per_second", "speed_up", "predicted", "efficiency"),
-)
 NOISY_SPREAD = 0.25
 NOISY = (
     "repeats differ by up to {:.0%}: something else kept the machine busy, and smaller differences "
@@ -321,20 +318,7 @@ def caption(study: Study, table: Table) -> str:
 def document(study: Study, table: Table) -> dict[str, Any]:
     """Return the JSON document of a study. Units are seconds, work per second and shares."""
     probed, elapsed, spent = table.probed, study.runner.elapsed, study.runner.spent
-    rows = [
-        {
-            "configuration": row.cell.name,
-            "strategy": row.cell.strategy or None,
-            "world": row.cell.world,
-            "runs": row.runs,
-            **{name: getattr(row, name) or None for name in FIGURES},
-            "spread": row.spread if row.runs > 1 else None,
-            "notes": list(row.notes),
-            "failed": row.failed or None,
-            "environment": environment(row, study, probed),
-        }
-        for row in table.rows
-    ]
+    rows = [{**fields(row), "environment": environment(row, study, probed)} for row in table.rows]
     members = {
         "name": study.name,
         "file": study.path,
@@ -344,10 +328,7 @@ def document(study: Study, table: Table) -> dict[str, Any]:
         "steps": table.steps,
         "parameters": table.parameters or None,
         "baseline": table.baseline.name if table.baseline else None,
-        "all_reduce": [
-            {"ranks": g.ranks, "latency": g.latency, "bandwidth": g.bandwidth}
-            for g in (probed.groups if probed else ())
-        ],
+        "all_reduce": probed.groups if probed else (),
         "rows": rows,
         "seconds": {"elapsed": elapsed, "runs": spent, "overhead": elapsed - spent},
     }
@@ -369,6 +350,8 @@ def environment(row: ResultRow, study: Study, probed: MachineInfo | None) -> dic
     }
 
 
+# A number of 0 was not measured.
+FIGURE, NAME = (optional(kind, lambda value: not value) for kind in (NUMBER, TEXT))
 STUDY = View(
     "What `bench scaling --json` prints: seconds, work per second, shares.",
     ViewField("name", "The study."),
@@ -397,22 +380,25 @@ STUDY = View(
         many(
             View(
                 "A configuration.",
-                ViewField("configuration", "Its name."),
-                ViewField("strategy", "The strategy.", optional(TEXT)),
-                ViewField("world", "Devices.", INTEGER),
+                ViewField("configuration", "Its name.", TEXT, lambda row: row["cell"].name),
+                ViewField("strategy", "The strategy.", NAME, lambda row: row["cell"].strategy),
+                ViewField("world", "Devices.", INTEGER, lambda row: row["cell"].world),
                 ViewField("runs", "Runs that counted.", INTEGER),
-                ViewField("time", "Seconds for the baseline's work.", optional(NUMBER)),
-                ViewField("rate", "Work per second.", optional(NUMBER)),
-                ViewField("steps_per_second", "Steps per second.", optional(NUMBER)),
-                ViewField("samples_per_second", "Samples per second.", optional(NUMBER)),
-                ViewField("speed_up", "Against the baseline.", optional(NUMBER)),
-                ViewField("predicted", "The speed-up to expect.", optional(NUMBER)),
-                ViewField("efficiency", "Speed-up per device.", optional(NUMBER)),
+                ViewField("time", "Seconds for the baseline's work.", FIGURE),
+                ViewField("rate", "Work per second.", FIGURE),
+                ViewField("steps_per_second", "Steps per second.", FIGURE),
+                ViewField("samples_per_second", "Samples per second.", FIGURE),
+                ViewField("speed_up", "Against the baseline.", FIGURE),
+                ViewField("predicted", "The speed-up to expect.", FIGURE),
+                ViewField("efficiency", "Speed-up per device.", FIGURE),
                 ViewField(
-                    "spread", "Largest less smallest of the repeats, over their median.", optional(NUMBER)
+                    "spread",
+                    "Largest less smallest of the repeats, over their median.",
+                    optional(NUMBER),
+                    lambda row: row["spread"] if row["runs"] > 1 else None,
                 ),
                 ViewField("notes", "Remarks.", many(TEXT, "A sentence.")),
-                ViewField("failed", "Why there is no figure.", optional(TEXT)),
+                ViewField("failed", "Why there is no figure.", NAME),
                 ViewField(
                     "environment",
                     "The machine that was measured; null for values that are not known.",

@@ -66,9 +66,9 @@ def put(report: Report, as_json: bool, html: str | None, prometheus: str | None)
 
         _write(prometheus, metrics(report))
     if as_json:
-        from clusterrun.reports.json_document import document
+        from clusterrun.reports.json_document import REPORT
 
-        print(json.dumps(document(report)))
+        print(json.dumps(REPORT.document(report)))
     else:
         print("\n".join(painted(report)))
 

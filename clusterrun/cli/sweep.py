@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import shlex
 import sys
@@ -31,6 +32,7 @@ from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.operations.context import Context
+from clusterrun.operations.sweep_results import SweepResult, gathered
 from clusterrun.reports.view import (
     INTEGER,
     TEXT,
@@ -44,6 +46,14 @@ from clusterrun.reports.view import (
     optional,
 )
 from clusterrun.runs.sweep_records import SweepRecord, Sweeps
+
+
+def _finite(result: SweepResult) -> dict[str, Any]:
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in result.reported
+    }
+
 
 SWEEP = View(
     "A sweep.",
@@ -72,13 +82,16 @@ STARTED = View(
 RESULT = View(
     "A point.",
     ViewField("name", "The name of the run."),
-    ViewField("run_id", "The run; null: not queued.", optional(TEXT)),
+    ViewField("run_id", "The run; null: not queued.", optional(TEXT, lambda run_id: not run_id)),
     ViewField("state", "Its state, or REMOVED, or NOT QUEUED."),
-    ViewField("point", "Each name of the sweep with its value.", by_name(TEXT)),
+    ViewField(
+        "point", "Each name of the sweep with its value.", by_name(TEXT), lambda result: dict(result.point)
+    ),
     ViewField(
         "reported",
         "The results of the run; null for a number that is not finite.",
         by_name(any_of("string", "number", "boolean", "null")),
+        _finite,
     ),
     ViewField("reason", "Why the run is in that state; empty if it completed."),
 )
@@ -86,7 +99,12 @@ RESULTS = View(
     "What `sweep results --json` prints, best first.",
     ViewField("sweep_id", "The sweep."),
     ViewField("by", "The result that the runs are sorted by; empty: none was reported."),
-    ViewField("best", "Which value of it comes first.", one_of(("smallest", "largest"))),
+    ViewField(
+        "best",
+        "Which value of it comes first.",
+        one_of(("smallest", "largest")),
+        lambda results: "largest" if results.largest else "smallest",
+    ),
     ViewField("results", "The points, best first.", many(RESULT)),
 )
 
@@ -240,8 +258,6 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
       clusterrun sweep results train --by accuracy --max --csv
       clusterrun sweep results last --plot sweep.svg
     """
-    from clusterrun.operations.sweep_results import gathered
-
     if as_csv and as_json:
         raise click.UsageError("--csv and --json do not go together")
     context = Context(tell=say)
@@ -253,7 +269,7 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
         draw_sweep(points, record.name, plot)
         say(f"drawn: {plot}")
     if as_json:
-        print(RESULTS.json(points.document()))
+        print(RESULTS.json(points))
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([points.heads, *points.rows()])
     else:

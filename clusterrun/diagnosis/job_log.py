@@ -18,12 +18,7 @@ from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess
 from clusterrun.diagnosis.log_runs import EndSign, RunDetector
-from clusterrun.diagnosis.printed_errors import (
-    RANK_OF_WATCHDOG,
-    is_report,
-    is_timer,
-    last_complaint,
-)
+from clusterrun.diagnosis.printed_errors import RANK_OF_WATCHDOG, is_report, is_timer, last_complaint
 from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.model.frozen import replace

@@ -14,13 +14,7 @@ from functools import partial
 from clusterrun.local.gpus import count_gpus
 from clusterrun.model import contract
 from clusterrun.model.document import encode_set
-from clusterrun.model.errors import (
-    BadInput,
-    ClusterrunError,
-    NoSuchRun,
-    SchedulerError,
-    SchedulerUnreachable,
-)
+from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths

@@ -68,25 +68,6 @@ class SweepResults:
             rows.append([*row, result.reason] if self._has_reasons else row)
         return rows
 
-    def document(self) -> dict[str, Any]:
-        """Return the document for ``--json``. NaN and infinity become null."""
-        rows = [
-            {
-                "name": result.name,
-                "run_id": result.run_id or None,
-                "state": result.state,
-                "point": dict(result.point),
-                "reported": {
-                    name: None if isinstance(value, float) and not math.isfinite(value) else value
-                    for name, value in result.reported
-                },
-                "reason": result.reason,
-            }
-            for result in self.results
-        ]
-        best = "largest" if self.largest else "smallest"
-        return {"sweep_id": self.sweep_id, "by": self.by, "best": best, "results": rows}
-
 
 def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell: Tell) -> SweepResults:
     """Return the results of all points. Raise ``BadInput`` if no run reported ``by``."""

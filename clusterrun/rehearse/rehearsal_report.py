@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from clusterrun.model.document import encode
 from clusterrun.model.visible import visible
 from clusterrun.rehearse.discoveries import Discovery, Severity
 from clusterrun.rehearse.rehearsal import Result
@@ -24,8 +23,8 @@ COLOURS = ("var(--soft)", "var(--r5)", "var(--r1)", "var(--fail)")
 _LEVEL = one_of(("ok", "note", "fail", "unknown"))
 _FINDING = View(
     "One finding.",
-    ViewField("level", "How bad it is.", _LEVEL),
-    ViewField("cause", "Its name, empty where all is well."),
+    ViewField("level", "How bad it is.", _LEVEL, lambda finding: finding.level.value.lower()),
+    ViewField("cause", "Its name, empty where all is well.", TEXT, lambda finding: finding.cause.value),
     ViewField("message", "What was seen.", former="said"),
     ViewField("remedy", "What to write instead, where that is known."),
     ViewField("lines", "Places in the script, `train.py:88`.", many(TEXT)),
@@ -33,9 +32,14 @@ _FINDING = View(
 )
 _RESULT = View(
     "One row of the table.",
-    ViewField("fault", "`control`, or the name of the fault, as in `--list-faults`."),
-    ViewField("level", "The worst of its findings.", _LEVEL),
-    ViewField("seconds", "How long it took.", NUMBER),
+    ViewField(
+        "fault",
+        "`control`, or the name of the fault, as in `--list-faults`.",
+        TEXT,
+        lambda result: result.name,
+    ),
+    ViewField("level", "The worst of its findings.", _LEVEL, lambda result: result.level.value.lower()),
+    ViewField("seconds", "How long it took.", NUMBER, lambda result: round(result.seconds, 1)),
     ViewField("findings", "What was seen, the cause first.", many(_FINDING)),
 )
 REHEARSAL = View(
@@ -52,22 +56,7 @@ def well(results: Sequence[Result]) -> bool:
 
 
 def document(results: Sequence[Result], command: Sequence[str], steps: int) -> dict[str, Any]:
-    members = {
-        "command": list(command),
-        "steps": steps,
-        "ok": well(results),
-        "results": [
-            {
-                "fault": result.name,
-                "level": result.level.value.lower(),
-                "seconds": round(result.seconds, 1),
-                "findings": [
-                    {"level": finding.level.value.lower(), **encode(finding)} for finding in result.findings
-                ],
-            }
-            for result in results
-        ],
-    }
+    members = {"command": command, "steps": steps, "ok": well(results), "results": results}
     return REHEARSAL.document(members)
 
 

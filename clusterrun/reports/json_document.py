@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from clusterrun.model.document import encode
-from clusterrun.model.frozen import Any
-from clusterrun.model.preflight_report import Grade, Report
+from clusterrun.model.preflight_report import Grade
 from clusterrun.reports.view import INTEGER, NUMBER, TEXT, Kind, View, ViewField, by_name, many, one_of
 
 SECOND = Kind(
@@ -102,8 +101,3 @@ REPORT = View(
     ),
     ViewField("notices", "Remarks on the check.", many(TEXT, "A sentence.")),
 )
-
-
-def document(report: Report) -> dict[str, Any]:
-    """Return the JSON document of a report."""
-    return REPORT.document(report)

@@ -124,12 +124,12 @@ def report(answer: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
     """Return the report of an attempt as ``report --json`` has it; empty if there is none."""
     from clusterrun.model.document import decode
     from clusterrun.model.preflight_report import Report
-    from clusterrun.reports.json_document import document
+    from clusterrun.reports.json_document import REPORT
 
     path = Path(answer["run_dir"], "attempts", f"{attempt:03d}", "preflight.json")
     if not path.exists():
         return {}
-    return document(decode(Report, json.loads(path.read_text())))
+    return REPORT.document(decode(Report, json.loads(path.read_text())))
 
 
 def state(answer: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport, Measurement, NodeReport, Report
 from clusterrun.reports.findings import blamed
-from clusterrun.reports.json_document import document
+from clusterrun.reports.json_document import REPORT
 from clusterrun.reports.metrics import METRICS, PREFIX, metrics
 from clusterrun.reports.text_report import explained, headline, screen
 from tests.reports.reports import CUT, FOUND, HEALTHY, PAIRS, SLOW, XID, node
@@ -140,7 +140,7 @@ def test_messages_of_failed_tests_are_shown_once_with_their_meaning() -> None:
 
 
 def test_the_document_has_the_fields_that_scripts_need() -> None:
-    result = document(FOUND)
+    result = REPORT.document(FOUND)
     assert list(result)[:8] == [
         *("verdict", "seconds", "rounds", "world", "excluded", "nodes", "links", "tests")
     ]

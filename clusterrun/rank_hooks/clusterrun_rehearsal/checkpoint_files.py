@@ -8,13 +8,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from .trace_file import TraceFile, is_library, script_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 FILE_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
 # Endings of files that may be checkpoints, if something else than `torch.save` writes them.

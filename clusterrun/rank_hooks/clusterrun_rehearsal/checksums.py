@@ -6,11 +6,8 @@ import ctypes
 import struct
 import sys
 import zlib
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 # Most samples of one batch with a checksum of their own.
 MOST_ROWS = 512

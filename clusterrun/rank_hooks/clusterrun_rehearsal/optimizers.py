@@ -6,12 +6,9 @@ import gc
 import sys
 import zlib
 from itertools import islice
+from typing import Any
 
 from .checksums import TensorDigest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # References to an object: our list, a variable, and the call that counts them.
 ONLY_OURS = 3

@@ -23,15 +23,12 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from .checkpoint_files import FILE_EVENTS, CheckpointWatch, hearing
 from .step_watch import RankPlan, StepWatch
 from .trace_file import TraceFile, is_library
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 COMPILER = "torch._dynamo"
 

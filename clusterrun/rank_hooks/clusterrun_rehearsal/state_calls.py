@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from .checkpoint_files import CheckpointWatch
 from .trace_file import TraceFile, script_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # Counters that decide what a scheduler does; all but the first belong to ReduceLROnPlateau.
 COUNTS = ("last_epoch", "best", "num_bad_epochs", "cooldown_counter")

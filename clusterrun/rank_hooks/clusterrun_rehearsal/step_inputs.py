@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import math
 import sys
+from typing import Any
 
 from .checksums import TensorDigest, tensors_in
 from .trace_file import TraceFile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # Most of one step. The rest is ignored.
 MOST_INPUTS = 64

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from .checkpoint_files import CheckpointWatch
 from .checksums import RandomStates, TensorDigest
@@ -14,11 +16,6 @@ from .optimizers import Optimizers, WeightAverages
 from .state_calls import StateCalls
 from .step_inputs import StepInputs
 from .trace_file import TraceFile, is_called_by, lines_of, script_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 # Seconds to wait for the other ranks at the limit of steps.
 WAIT_SECONDS = 30.0

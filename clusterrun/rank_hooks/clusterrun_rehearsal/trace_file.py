@@ -6,12 +6,9 @@ import json
 import os
 import resource
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import FrameType
-    from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
 
 # The folder of all modules of clusterrun that a rank loads.
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
