@@ -89,7 +89,7 @@ class PreflightGate(RunPart):
         short = ShortCheck(suspects, self._report, network) if self._report else None
         self._brief = short is not None
         self._missing = list(missing.values()) if self._brief else []
-        self._session = session = self._make_session(self._orders, nodes, now.steady, now.wall, short)
+        self._session = session = self._make_session(self._orders, nodes, now, short)
         return self._go_on(now, session, session.begin())
 
     def wakes_at(self) -> float | None:

@@ -9,6 +9,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Finding, Grade, NodeReport, Report, worst
 from clusterrun.preflight.session.session import SessionNode, ShortCheck
+from clusterrun.runtime.machine_events import Now
 
 LIMIT = 30.0
 WELL, ILL = "well", "ill"
@@ -44,14 +45,13 @@ class Simple:
         self,
         orders: Orders,
         nodes: Sequence[SessionNode],
-        now: float,
-        wall: float,
+        now: Now,
         short: ShortCheck | None = None,
     ) -> None:
         self.outcome: Outcome | None = None
         self.progress = ""
         self._orders = orders
-        self._until = now + LIMIT
+        self._until = now.steady + LIMIT
         self._names = {entry.node: entry.name for entry in nodes}
         self._faults = {entry.node: entry.absent for entry in nodes if entry.absent is not None}
         self._places: list[int] = []

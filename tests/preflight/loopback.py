@@ -22,6 +22,7 @@ from clusterrun.preflight.session.session import (
     SessionNode,
     SessionOutcome,
 )
+from clusterrun.runtime.machine_events import Now
 from tests.program import packed_once
 
 LIMIT = 120.0
@@ -101,7 +102,7 @@ class Loopback:
         total = orders.nodes + orders.spares
         self.nodes = [Node(run_dir, f"n{n}", environments.get(n)) for n in range(total)]
         local = [SessionNode(node, f"n{node}", "127.0.0.1") for node in range(total)]
-        self.machine = Session(orders, local, time.monotonic(), time.time(), str(run_dir))
+        self.machine = Session(orders, local, Now(time.monotonic(), time.time()), str(run_dir))
 
     def outcome(self) -> SessionOutcome:
         with selectors.DefaultSelector() as selector:

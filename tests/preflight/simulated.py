@@ -35,6 +35,7 @@ from clusterrun.preflight.tasks import (
     ThroughTask,
     TorchStarted,
 )
+from clusterrun.runtime.machine_events import Now
 
 PORTS = tuple(33000 + 3500 * part for part in range(8))
 RATE = 1.0
@@ -178,8 +179,7 @@ class Cluster:
                     for node in missing
                 ),
             ],
-            START,
-            WALL,
+            Now(START, WALL),
             short=ShortCheck(**occasion) if occasion else None,
         )
         # The tasks and the kinds of group tests that were requested, each with its node.

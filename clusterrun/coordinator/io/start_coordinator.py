@@ -20,6 +20,7 @@ from clusterrun.model.orders import Level, Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.protocol.bootstrap import Bootstrap, Timeouts
 from clusterrun.protocol.server import listening
+from clusterrun.runtime.machine_events import Now
 from clusterrun.runtime.network import reachable
 from clusterrun.runtime.processes import raise_open_files
 from clusterrun.runtime.run_files import highest_attempt, patiently
@@ -93,8 +94,8 @@ def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str,
 def _session_maker(paths: RunPaths) -> Callable[..., Session]:
     from clusterrun.preflight.session.session import Session
 
-    def begin(orders: Orders, nodes: Any, now: float, wall: float, short: Any) -> Session:
-        return Session(orders, nodes, now, wall, paths.run_dir, os.urandom(16).hex(), short)
+    def begin(orders: Orders, nodes: Any, now: Now, short: Any) -> Session:
+        return Session(orders, nodes, now, paths.run_dir, os.urandom(16).hex(), short)
 
     return begin
 

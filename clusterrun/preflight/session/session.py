@@ -42,7 +42,7 @@ from clusterrun.preflight.session.report import SessionOutcome, conclude, explai
 from clusterrun.preflight.session.requests import AskExaminer, Request, Waits
 from clusterrun.preflight.session.state import OVERLOADED, SessionState
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, BUDGET_SHARE, LONGEST_SECONDS, SLOW_ANSWER_SECONDS
-from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
+from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS, Now
 
 __all__ = ["AskExaminer", "Session", "SessionNode", "SessionOutcome"]
 
@@ -80,8 +80,7 @@ class Session:
         self,
         orders: Orders,
         nodes: Sequence[SessionNode],
-        now: float,
-        wall: float,
+        now: Now,
         run_dir: str = "",
         nonce: str = "",  # a secret of this run's examiners; '' chooses one
         short: ShortCheck | None = None,
@@ -89,8 +88,8 @@ class Session:
         states = {node.node: NodeState(node.node, node.name, node.address) for node in nodes}
         after = short.after if short else None
         self.outcome: SessionOutcome | None = None
-        nonce = nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
-        self._state = state = SessionState(orders, recheck.in_order(states, after), now, wall, run_dir, nonce)
+        nonce = nonce or hashlib.sha256(f"{orders.run_id} {now!r}".encode()).hexdigest()[:32]
+        self._state = state = SessionState(orders, recheck.in_order(states, after), now, run_dir, nonce)
         for node in nodes:
             if node.absent is not None:
                 states[node.node].absent = node.absent

@@ -18,6 +18,7 @@ from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.quantities import Quantities
 from clusterrun.preflight.session.requests import AskExaminer, Requests
 from clusterrun.preflight.thresholds import Thresholds
+from clusterrun.runtime.machine_events import Now
 
 # The batch script, and with it the coordinator, runs on the first node of the allocation.
 HOST = 0
@@ -28,10 +29,10 @@ OVERLOADED = "; it or the first node was overloaded"
 class SessionClock:
     """The times of a check. All but ``wall_now`` are on the steady clock."""
 
-    def __init__(self, now: float, wall: float, budget: float) -> None:
-        self.now = self.began = now  # the last and the first event
-        self.end_at = now + budget
-        self.wall_now = self._wall_began = wall  # the wall clock at the last answer and at ``began``
+    def __init__(self, now: Now, budget: float) -> None:
+        self.now = self.began = now.steady  # the last and the first event
+        self.end_at = now.steady + budget
+        self.wall_now = self._wall_began = now.wall  # the wall clock at the last answer and at ``began``
 
     @property
     def seconds_left(self) -> float:
@@ -46,13 +47,13 @@ class SessionState:
     """The state of a check."""
 
     def __init__(
-        self, orders: Orders, nodes: list[NodeState], now: float, wall: float, run_dir: str, nonce: str = ""
+        self, orders: Orders, nodes: list[NodeState], now: Now, run_dir: str, nonce: str = ""
     ) -> None:
         self.orders = orders
         self.nonce = nonce  # only the examiners of this check know it
         self.nodes = {node.node: node for node in nodes}
         self.numbers = {node.name: node.node for node in nodes}
-        self.clock = SessionClock(now, wall, orders.preflight.budget)
+        self.clock = SessionClock(now, orders.preflight.budget)
         self.requests = Requests()
         self.overloads = Overloads()  # of the coordinator's machine
         self.asks: list[AskExaminer] = []

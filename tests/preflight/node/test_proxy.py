@@ -15,6 +15,7 @@ from clusterrun.preflight.session import absent_nodes
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import DialTask, ListenAnswer, ListenTask, Target, ThroughAnswer, ThroughTask
+from clusterrun.runtime.machine_events import Now
 from tests.preflight.loopback import Node, run_directory
 from tests.preflight.node.test_forked_call import eventually, is_gone
 from tests.preflight.simulated import name, orders
@@ -119,6 +120,6 @@ def test_an_examiner_on_another_node_requests_no_memory_of_the_job() -> None:
 
 def test_no_node_is_examined_through_another_if_all_are_one_machine() -> None:
     subjects = [NodeState(node, name(node), "127.0.0.1") for node in range(3)]
-    case = SessionState(orders(3), subjects, 0.0, 0.0, "/r")
+    case = SessionState(orders(3), subjects, Now(0.0, 0.0), "/r")
     assert list(absent_nodes.rounds_through(case, [])) == []
     assert case.asks == []

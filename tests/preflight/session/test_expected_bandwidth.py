@@ -13,6 +13,7 @@ from clusterrun.preflight.session.expected_bandwidth import LARGE_MEGABYTES
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import SET, LocalAnswer, ProbeReading, TorchStarted
+from clusterrun.runtime.machine_events import Now
 from tests.preflight.simulated import name, orders
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -26,7 +27,7 @@ def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) 
     for subject in subjects:
         subject.local = LocalAnswer((ProbeReading("infiniband", json.dumps(ports), 0.1),))
         subject.record_torch_worker(TorchStarted(True, 1.0, "", backend, 8, (("gpu", H100),)))
-    state = SessionState(run_orders, subjects, 0.0, 0.0, "/r")
+    state = SessionState(run_orders, subjects, Now(0.0, 0.0), "/r")
     state.backend = backend
     return state
 

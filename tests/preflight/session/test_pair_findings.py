@@ -12,13 +12,14 @@ from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.pair_findings import notices, of_pairs
 from clusterrun.preflight.session.state import SessionState
+from clusterrun.runtime.machine_events import Now
 from tests.preflight.simulated import name, orders
 
 
 def state_of(nodes: int, floor: float = 0.0) -> SessionState:
     limits = (("pair_floor", floor),) if floor else ()
     node_states = [NodeState(node, name(node), f"10.0.0.{node}") for node in range(nodes)]
-    return SessionState(orders(nodes, limits=limits), node_states, 0.0, 0.0, "/r")
+    return SessionState(orders(nodes, limits=limits), node_states, Now(0.0, 0.0), "/r")
 
 
 def explained(world: PairWorld, nodes: int, floor: float) -> Explanation:
@@ -90,6 +91,6 @@ def test_a_link_has_the_worst_verdict_of_all_searches() -> None:
 
 def test_a_spare_replaces_a_node_with_a_warning_of_its_speed() -> None:
     node_states = [NodeState(node, name(node), f"10.0.0.{node}") for node in range(4)]
-    explanation = Explanation(SessionState(orders(3, 1), node_states, 0.0, 0.0, "/r").nodes, 3)
+    explanation = Explanation(SessionState(orders(3, 1), node_states, Now(0.0, 0.0), "/r").nodes, 3)
     explanation.add(1, Finding("bandwidth", Grade.WARN, "slow"))
     assert explanation.choice().world == (0, 3, 2)

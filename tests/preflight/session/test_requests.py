@@ -8,6 +8,7 @@ from clusterrun.preflight.session.requests import Requests
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, StartTorch
 from clusterrun.preflight.thresholds import START_SECONDS
+from clusterrun.runtime.machine_events import Now
 from tests.preflight.simulated import name, orders
 
 LISTEN = ListenTask("n")
@@ -58,7 +59,7 @@ def test_a_lost_node_closes_all_its_requests() -> None:
 
 def test_lost_nodes_do_not_keep_the_limits_of_the_others_long() -> None:
     nodes = [NodeState(node, name(node), "") for node in range(6)]
-    state = SessionState(orders(6, budget=180.0), nodes, 0.0, 0.0, "/r")
+    state = SessionState(orders(6, budget=180.0), nodes, Now(0.0, 0.0), "/r")
     for node in range(6):
         local_phase.start_torch_worker(state, node)
     for node, number in ((0, 1), (1, 2)):

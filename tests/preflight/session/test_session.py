@@ -18,6 +18,7 @@ from clusterrun.preflight.session import network_phase, report, session
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.session import Session, SessionNode
 from clusterrun.reports.text_report import headline
+from clusterrun.runtime.machine_events import Now
 from tests.preflight.simulated import PORTS, START, Cluster, Faults, bad_links, blamed, examined, name, orders
 
 LOOPBACK = "127.0.1.1"
@@ -708,7 +709,7 @@ def test_a_healthy_cluster_that_gets_no_time_is_undetermined_and_runs() -> None:
 
 
 def test_unrequested_answers_change_nothing() -> None:
-    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], START, 0.0)
+    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], Now(START, 0.0))
     first = machine.begin()
     assert machine.answered(START, 0, 0, "{}") == machine.answered(START, 0, 999, "x") == []
     assert machine.answered(START, 7, first[0].number, "x") == []
@@ -716,7 +717,7 @@ def test_unrequested_answers_change_nothing() -> None:
 
 
 def test_a_machine_that_was_suspended_reads_missed_messages_before_it_blames() -> None:
-    machine = Session(orders(2), [SessionNode(n, name(n), f"10.0.0.{n}") for n in (0, 1)], START, 0.0)
+    machine = Session(orders(2), [SessionNode(n, name(n), f"10.0.0.{n}") for n in (0, 1)], Now(START, 0.0))
     machine.begin()
     assert machine.tick(START + 50.0) == []
     assert machine.wakes_at() == START + 51.0
@@ -761,7 +762,7 @@ def test_a_fault_in_one_call_does_not_prevent_training(monkeypatch, function) ->
 
 
 def test_progress_shows_open_requests_and_remaining_time() -> None:
-    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], START, 0.0)
+    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], Now(START, 0.0))
     machine.begin()
     assert machine.progress == "local round, waiting for 3 answers, 60 s left"
 
