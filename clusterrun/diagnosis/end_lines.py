@@ -43,7 +43,8 @@ class EndLine:
 
 _TASKS = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*)")
 _CANCELLED = re.compile(
-    r"\*\*\* (JOB|STEP) \S+ ON (\S+) CANCELLED AT \S+(?: DUE (?i:TO) (.*?))?,? *(?:SEE SLURMCTLD.*)?\*\*\*"
+    r"\*\*\* (JOB|STEP) \S+ (?:ON (\S+) )?CANCELLED AT \S+"
+    r"(?: DUE (?i:TO) (.*?))?,? *(?:SEE SLURMCTLD.*)?\*\*\*"
 )
 _CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
 # The command in that line is always that of the last rank, whichever rank failed.
@@ -62,7 +63,7 @@ _JAX = re.compile(
 )
 # torchrun and srun, when a person, a closed terminal or a scheduler ends them.
 _DEATH_SIGNAL = re.compile(
-    r"Received (?:Signals\.)?(\w+) death signal|closing signal (SIGINT|SIGHUP)\b"
+    r"Received (?:Signals\.)?(\w+) death signal|(?:closing signal |via Signals\.)(SIGINT|SIGHUP)\b"
     r"|[Rr]eceived (SIG(?:TERM|INT|HUP))\b|\*\*\* (SIG(?:TERM|INT|HUP)) received at"
 )
 # torchrun speaks of the ranks that it has started, or failed itself before it could start them.
@@ -82,6 +83,8 @@ _ENDED_WITH = re.compile(
     r"(?:\b(?:exit ?|return ?)?(?:code|status)[ :=]{0,3}(?P<code>-?\d{1,3})\b(?!\.\d)"
     r"|\bsignal\W{1,3}(?P<number>\d{1,2})\b|\b(?P<name>SIG(?!NAL)[A-Z]{3,4})\b)"
     r"|\bSignal (?P<raised>\d{1,2}) raised\b|\bSIG[A-Z]{3,4}\((?P<handled>\d{1,2})\), PID: "
+    # absl's handler
+    r"|\*\*\* (?P<received>SIG[A-Z]{3,4}) received at "
 )
 # The handlers of Open MPI and UCX, in the process that crashed.
 _CRASHED = re.compile(
@@ -91,6 +94,8 @@ _WORDS_OF_ENDS = (" code", "exitcode", "_code", " status", "signal", "Signal", "
 _OF_REQUEST = re.compile(r"(?i)https?\b|\burl\b|request")
 _RANK = re.compile(r"(?i)(?<!local_)(?<!local )\brank\W{0,3}(\d{1,5})\b")
 _LOCAL_RANK = re.compile(r"local_rank: (\d+)")
+# The number that mp.spawn gives to a process.
+_PROCESS = re.compile(r"\b[Pp]rocess (\d{1,3}) (?:terminated|exited)\b")
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 # Open MPI puts a message between two lines of dashes.
 _MPI_RULE = re.compile(r"^-{74}$")
@@ -116,7 +121,9 @@ _REASONS = {
     "NODE FAILURE": EndKind.NODE,
     "JOB REQUEUE": EndKind.REQUEUED,
 }
-_WORDS = {
+WORDS_OF_KINDS = {
+    EndKind.CANCELLED: "the job was cancelled",
+    EndKind.MEMORY: "a process of the job ran out of the job's memory",
     EndKind.TIME_LIMIT: "Slurm ended the job at its time limit",
     EndKind.PREEMPTED: "the job was preempted: its nodes were given to another job",
     EndKind.NODE: "a node of the job failed",
@@ -141,8 +148,8 @@ _ROWS = tuple(
             EndKind.MEMORY,
             "the scheduler killed the job because it reached its memory limit",
         ),
-        (r"^TERM_PREEMPT: ", EndKind.PREEMPTED, "the job was preempted: its nodes were given to another job"),
-        (r"^TERM_REQUEUE_\w+: ", EndKind.REQUEUED, "the job was requeued: it starts again"),
+        (r"^TERM_PREEMPT: ", EndKind.PREEMPTED, WORDS_OF_KINDS[EndKind.PREEMPTED]),
+        (r"^TERM_REQUEUE_\w+: ", EndKind.REQUEUED, WORDS_OF_KINDS[EndKind.REQUEUED]),
         (
             r"PBS: job killed: node \d+ \((?P<node>[\w.-]+)\) (?P<why>requested job \w+.*)",
             EndKind.NODE,
@@ -210,6 +217,7 @@ _ROWS = tuple(
             EndKind.START,
             "MPI could not be initialized: {why}",
         ),
+        (r"^(?P<why>[Uu]nknown option:? -\S+)$", EndKind.START, "Python could not be started: {why}"),
         # apptainer and singularity fill the level of a message up to nine characters.
         (r"^FATAL:   (?P<why>\S.*)", EndKind.CONTAINER, "the container could not be started: {why}"),
         (
@@ -232,12 +240,12 @@ _ROWS = tuple(
         (
             r"Caught signal \S+ on (?P<node>\S+): this job is preempted",
             EndKind.PREEMPTED,
-            _WORDS[EndKind.PREEMPTED],
+            WORDS_OF_KINDS[EndKind.PREEMPTED],
         ),
         (
             r"Caught signal \S+ on (?P<node>\S+): this job is timed-out",
             EndKind.TIME_LIMIT,
-            _WORDS[EndKind.TIME_LIMIT],
+            WORDS_OF_KINDS[EndKind.TIME_LIMIT],
         ),
         (r"MPI_ABORT was invoked on rank (?P<rank>\d+)", EndKind.EXIT, "called MPI_Abort"),
     )
@@ -265,13 +273,15 @@ def end_in_words(line: str, order: int) -> EndLine | None:
     code = int(match["code"] or 0)
     if number := match["number"] or match["raised"] or match["handled"]:
         code = -int(number)
-    elif match["name"]:
-        code = -int(getattr(signal, match["name"].upper(), 0))
+    elif name := match["name"] or match["received"]:
+        code = -int(getattr(signal, name.upper(), 0))
     code = _of_shell(code)
     if code == 0 or not -64 < code < 256 or _OF_REQUEST.search(line):
         return None
     ranks = tuple(int(rank) for rank in _RANK.findall(line)[:1])
-    message = code_in_words(code) if ranks else f"a process {code_in_words(code)}"
+    process = _PROCESS.search(line)
+    who = f"process {process[1]}" if process else "a process"
+    message = code_in_words(code) if ranks else f"{who} {code_in_words(code)}"
     if local := _LOCAL_RANK.search(line):
         message = f"a rank {code_in_words(code)}, with local rank {local[1]}"
     kind = EndKind.EXIT if code > 0 else EndKind.SIGNAL
@@ -358,6 +368,7 @@ class EndLines:
             self._tasks_are_launchers = True
             code = int(match[1])
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
+            kind = EndKind.OUTSIDE if code == -signal.SIGTERM else kind
             return EndLine(kind, f"a rank of deepspeed {code_in_words(code)}", line)
         if "torch.multiprocessing.spawn.Process" in text:
             self._tasks_are_launchers = True
@@ -428,9 +439,9 @@ class EndLines:
         if kind is EndKind.CANCELLED and causes:
             kind = EndKind.ENDED_BY_OTHERS
         # A failed rank ends a step, and never the job.
-        is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"
-        self._is_job_ended = self._is_job_ended or kind in _WORDS or is_first
-        return EndLine(kind, _WORDS.get(kind, "the job was cancelled"), line)
+        is_of_job = kind is not EndKind.CANCELLED or match[1] == "JOB"
+        self._is_job_ended |= kind is not EndKind.ENDED_BY_OTHERS and is_of_job
+        return EndLine(kind, WORDS_OF_KINDS.get(kind, "the job was cancelled"), line)
 
     def _of_tasks(self, tasks: re.Match[str], line: str) -> EndLine:
         node, ranks, what = tasks[1], _ranks(tasks[2]), tasks[3].strip()

@@ -13,10 +13,18 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
+from clusterrun.diagnosis.end_lines import (
+    NOT_STARTED,
+    WHOLE_JOB,
+    WORDS_OF_KINDS,
+    EndKind,
+    EndLine,
+    EndLines,
+    end_in_words,
+)
 from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
-from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess
+from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess, is_final
 from clusterrun.diagnosis.log_runs import EndSign, RunDetector
 from clusterrun.diagnosis.printed_errors import RANK_OF_WATCHDOG, is_report, is_timer, last_complaint
 from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
@@ -42,16 +50,19 @@ _NOT_LOADED = re.compile(
 )
 # How many ranks a job has.
 _WORLD = re.compile(r"(?i)(?:\bworld[_ ]?size\W{1,3}|\bnranks |\bMEMBER: \d+/)(\d{1,6})\b")
+_ANNOUNCED = re.compile(r"\bGLOBAL_RANK: (\d+), MEMBER: ")
 HARMLESS = re.compile(
     r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
     r"|plugin|hostname of the client socket|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
+    r"|creating|frame #"
 )
 _LOCAL = "local rank"
 _FROM_OUTSIDE = re.compile(r"SIGTERM|SIGINT|SIGHUP")
+_DEAD_ACTOR = re.compile(r"\b(?:ActorDied|RayActor)Error\b(?:.*\bip: \[?([\w.:-]+))?")
 # The report of torch on the ranks that did or did not take part in a collective that timed out.
 _DESYNC = re.compile(r"\[[\d, ]+\] (?:joined but didn't finish|finished .*didn't join|never joined) .*")
 _CODE_1 = re.compile(r"exited with (?:exit )?code 1\b")
-_SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
+_SIGNAL_NUMBER = re.compile(r"signal:? (\d+)(?: \(\w+\))?")
 _BARRIER = re.compile(r"\(world_size=(\d+), worker_count=(\d+)")
 _RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
 _OF_STATES = {
@@ -62,13 +73,6 @@ _OF_STATES = {
     "BOOT_FAIL": EndKind.NODE,
     "PREEMPTED": EndKind.PREEMPTED,
     "CANCELLED": EndKind.CANCELLED,
-}
-_STATE_WORDS = {
-    EndKind.TIME_LIMIT: "Slurm ended the job at its time limit",
-    EndKind.MEMORY: "a process of the job ran out of the job's memory",
-    EndKind.NODE: "a node of the job failed",
-    EndKind.PREEMPTED: "the job was preempted: its nodes were given to another job",
-    EndKind.CANCELLED: "the job was cancelled",
 }
 
 
@@ -103,6 +107,8 @@ class JobLog:
         self.has_left_out = False
         # The number of ranks; 0 if no line says it.
         self.world = 0
+        # How often each rank announced itself.
+        self.announced: Counter[int] = Counter()
         self.has_completed = self.has_failed = False
         # More ranks than the world has came to a barrier; '' if no line says so.
         self.too_many = ""
@@ -179,6 +185,7 @@ class JobLog:
         self.too_many = too_many_ranks(text) or self.too_many
         if world := _WORLD.search(text):
             self.world = max(self.world, int(world[1]))
+            self.announced.update(map(int, _ANNOUNCED.findall(text)))
         worker = self._failed_worker
         is_ended = worker is None or worker.kind is EndKind.OUTSIDE
         if is_ended and (failed := end_in_words(text, self.order)):
@@ -232,7 +239,7 @@ class JobLog:
         if kind:
             where = f" on {nodes}" if nodes else ""
             line = f"Slurm's state of the job is {word}"
-            self.end_lines.ends.append(EndLine(kind, f"{_STATE_WORDS[kind]}{where}", line))
+            self.end_lines.ends.append(EndLine(kind, f"{WORDS_OF_KINDS[kind]}{where}", line))
 
     def errors(self) -> list[LogError]:
         """Return all errors in the order of their lines. Timers of scripts are left out."""
@@ -255,7 +262,8 @@ class JobLog:
                 went_on = output >= OUTPUT_AFTER_SURVIVED
                 survived = steps >= STEPS_AFTER_SURVIVED or (went_on and place.was_logged)
                 survived = survived and not error.ends
-                is_doubtful = handled[number] or (went_on and not error.ends)
+                went_on = went_on or (place.was_logged and self.has_steps_after(place.order))
+                is_doubtful = handled[number] or ((went_on or place.is_warning) and not is_final(error))
                 error = replace(error, rank=rank, inner=-1, survived=survived)
                 node = place.node or self.nodes.get(rank, "")
                 errors.append(LogError(error, place.order, rank, node, is_doubtful, output))
@@ -274,7 +282,7 @@ class JobLog:
             reported_at = reports.get(entry.rank, -1)
             if entry.rank < 0 and unmarked[entry.error.text] > max(others, 1):
                 reported_at = max(reports.values(), default=-1)
-            is_survived = entry.order < reported_at and not entry.error.ends and not is_timeout(entry.error)
+            is_survived = entry.order < reported_at and not (is_final(entry.error) or is_timeout(entry.error))
             marked.append(replace(entry, is_doubtful=True) if is_survived else entry)
         return marked
 
@@ -295,7 +303,10 @@ class JobLog:
                 kind = EndKind.OUTSIDE if _FROM_OUTSIDE.search(report.error.text) else kind
                 ranks = (report.rank,) if report.rank >= 0 else ()
                 message = named(report.error.message)
-                ends.append(EndLine(kind, message, message, ranks, report.node, report.order, True))
+                # An actor's node stands in the message. The line is of the process that noticed its death.
+                actor = _DEAD_ACTOR.search(report.error.text)
+                node = actor[1] or "" if actor else report.node
+                ends.append(EndLine(kind, message, message, ranks, node, report.order, True))
         worker = self._failed_worker
         if worker and not self.has_steps_after(worker.order):
             # One with a rank counts beside all others, one with a local rank beside those that are no report.

@@ -38,6 +38,11 @@ CONSEQUENCES = (
     (r"Failed to unpickle serialized exception", "a worker failed, and its exception could not be read here"),
     (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
     (r"may indicate a possible application crash on rank", "rank 0 had ended, or cannot be reached"),
+    (
+        r"waiting for future Flight recorder dump|(?:dump|abort) signal (?:due to|from)"
+        r"|Future for ProcessGroup abort timed out",
+        "a collective timed out, here or in another rank",
+    ),
     (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
     (r"(?:Process group|NCCL) (?:watchdog )?.*terminated with exception", "a collective failed before"),
     (
@@ -97,7 +102,7 @@ PART_ENDED = KnownError(
     consequence=True,
 )
 RENDEZVOUS_LOST = KnownError(
-    r"keep-alive heartbeat to the rendezvous .*Rendezvous(?:Connection|Timeout)Error",
+    r"failed to (?:shutdown|send a keep-alive heartbeat to) the rendezvous .*Rendezvous\w+Error",
     "the node that holds the rendezvous store ended before, or the network failed",
     "see the end of the log of that node's launcher: this one only lost the connection",
     consequence=True,
@@ -287,7 +292,7 @@ ROWS: tuple[KnownError, ...] = (
         'let other threads work during a capture: torch.cuda.graph(…, capture_error_mode="thread_local")',
     ),
     KnownError(
-        r"Memory access fault by GPU node|\bhipError|HIP (?:error|failure):",
+        r"Memory access fault by GPU node|HW Exception by GPU node|\bhipError|HIP (?:error|failure):",
         "a kernel failed on the GPU; the line that is shown may be a later one",
         "run once with --env AMD_SERIALIZE_KERNEL=3 to see the true line; dmesg on the node shows faults",
     ),
@@ -457,7 +462,8 @@ ROWS: tuple[KnownError, ...] = (
         r"collective operation timeout|Watchdog caught co|Timeout at (?:\w+ )?work: \d+"
         r"|timeout from this local rank"
         r"|Timed out waiting \d+ms for (?:recv|send) operation|monitoredBarrier.*(?:timed out|did not)"
-        r"|failed to pass monitoredBarrier|watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out",
+        r"|failed to pass monitoredBarrier|watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out"
+        r"|due to ProcessGroupNCCL watchdog hang",
         "a collective did not end in time: a rank did not join it, or a link is down",
         "clusterrun diagnose while it hangs names the rank; --hang-after does so automatically",
         Verdict.NEVER_ARRIVED,
@@ -488,7 +494,7 @@ ROWS: tuple[KnownError, ...] = (
         shared=True,
     ),
     KnownError(
-        r"Stale file handle|Errno 116|Transport endpoint is not connected|Errno 107",
+        r"Stale file handle|Errno 116|(?<!what\(\):  )Transport endpoint is not connected|Errno 107",
         "a network file system lost its server, or the file was replaced behind its back",
         "try the path on that node (clusterrun exec -- ls …); tell the administrator",
         shared=True,

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.diagnosis.printed_errors import RANK_MARK
 from clusterrun.model.frozen import frozen
 
@@ -38,7 +39,7 @@ _MPIRUN = re.compile(
 _RAY = re.compile(r"^\x1b?\(\w+ pid=(\d+)(?:, ip=([\w.:]+))?\)\s?")
 # Ray's list of workers, and a task of one in the traceback that the driver prints.
 _RAY_WORKER = re.compile(r"ip=([\w.:]+), pid=(\d+)\) world_rank=(\d+)")
-_RAY_TASK = re.compile(r"ray::\S+ ?\(pid=(\d+), ip=([\w.:]+)")
+_RAY_TASK = re.compile(r"ray::\S+ ?\(pid=(\d+), ip=([\w.:-]+)")
 _NCCL = re.compile(r"^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] (?:\S+ )?NCCL ")
 # Names that loggers give to the message and the level of a record, and to its rank.
 _MESSAGE_KEYS = ("message", "msg", "event")
@@ -51,7 +52,8 @@ _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*): ")
 _STARTS_ERROR = re.compile(
     r"^(?:\[rank\d+\]:\s?)?"
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
-    r'|  File "|Exception ignored in|Fatal Python error: |terminate called after |slurmstepd: error: '
+    r'|  File "|Exception ignored in|Error in atexit|--- Logging error|Root Cause \(first'
+    r"|Fatal Python error: |terminate called after |slurmstepd: error: "
     r"|\[[EW] |usage: )"
 )
 # What a logger or a launcher writes in front of every line of an error: anything in front of the first one.
@@ -62,7 +64,7 @@ _LOGGED_HEADER = re.compile(
     r'|^(\S[^│╭%]{0,150}\s)  File "[^"]+", line \d+, in '
 )
 _FIRST_LINE = ("Traceback (most recent", "Fatal Python error: ", "terminate called after", '  File "')
-_NOT_LOGGED = re.compile(r"Original |.*Exception Group ")
+_NOT_LOGGED = re.compile(r"Original |.*Exception Group |[\w.]+(?:Error|Exception): ")
 _HEADER = "Traceback (most recent call last)"
 _DIGITS = re.compile(r"\d+")
 _CLOCK = re.compile(r"\d+(?:[-:.,]\d+)+")
@@ -186,10 +188,10 @@ class LineSplitter:
             self._ray_task = (self._ray_ranks.get((task[2], task[1]), -1), task[2])
         elif not text:
             self._ray_task = (-1, "")
+        source = source or (str(rank) if rank >= 0 else node)
         if not node and (reporter := _NCCL.match(text)):
             node = reporter[1]
-        source = source or (str(rank) if rank >= 0 else node)
-        if not source:
+        if not (source or node):
             rank, node = self._ray_task
         stamp = stamp or _LATER_TIME.match(line_text)
         time = stamp[1] if stamp else ""
@@ -211,7 +213,7 @@ class LineSplitter:
             mark, end = front.rstrip(), r"(?:\s|$)" if front[-1].isspace() else ""
             if not mark:
                 self._indent = front
-            elif not _NOT_LOGGED.match(text) and len(self._logged) < MOST_LOGGERS:
+            elif not (_NOT_LOGGED.match(text) or meaning(mark)) and len(self._logged) < MOST_LOGGERS:
                 pattern = re.compile(_DIGITS.sub(r"\\d+", re.escape(mark)) + end)
                 if pattern not in self._logged:
                     self._logged.append(pattern)

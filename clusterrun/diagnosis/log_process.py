@@ -28,6 +28,8 @@ _GOES_ON = re.compile(
     r"(?i)\b(?:(?:re)?trying|will (?:retry|try)|retry(?! limit)|attempt \d+|ignor(?:ed|ing)|skip(?:ped|ping)"
     r"|f(?:alling|alls?|ell) ?back|continu(?:es?|ing)|recover(?:ed|ing))\b"
 )
+# The level of a record, in what its logger writes in front of it.
+_BELOW_ERROR = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG)\b|^[IW]\d{4}\b")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # A line of NCCL's watchdog thread.
 OF_WATCHDOG = re.compile(r"\bProcessGroupNCCL\.cpp:\d+\]")
@@ -40,6 +42,7 @@ EXCEPTION_LINE = re.compile(
 # Exceptions that a signal from outside raises.
 ASKED_TO_END = re.compile(
     r"(?:\w+\.)*(?:KeyboardInterrupt|SIGTERMException|SignalException|SystemExit: (?:15|143))\b"
+    r"|RuntimeError: DataLoader worker .* killed by signal: Hangup"
 )
 
 
@@ -72,6 +75,7 @@ class LogPlace:
     output: int = 0
     goes_on: bool = False  # the program says that the error does not end it
     was_logged: bool = False  # a logger printed it, so the program caught it
+    is_warning: bool = False  # the logger marked it as less than an error
 
 
 class LogProcess:
@@ -113,7 +117,12 @@ class LogProcess:
         if len(self.listener.errors) > len(self.places):
             goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
             place = replace(
-                place, steps=self.steps, output=self.output, goes_on=goes_on, was_logged=was_logged
+                place,
+                steps=self.steps,
+                output=self.output,
+                goes_on=goes_on,
+                was_logged=was_logged,
+                is_warning=_BELOW_ERROR.search(logger) is not None,
             )
             self.places += [place] * (len(self.listener.errors) - len(self.places))
             self._logged_rank, self._record, self._is_after_error = -1, "", True
@@ -128,8 +137,13 @@ class LogProcess:
             return
         if _FINISHED.search(text):
             self.steps += STEPS_AFTER_SURVIVED
-        # Ranks that load files end bars.
-        elif STEP.search(text) and "100%|" not in text and not EXCEPTION_LINE.match(text):
+        # Ranks that load files end bars, and a process that ends prints its bar again.
+        elif (
+            STEP.search(text)
+            and "100%|" not in text
+            and "| 0/" not in text
+            and not EXCEPTION_LINE.match(text)
+        ):
             self.steps += 1
             self.last_step = place.order
         elif self.places:
@@ -158,13 +172,20 @@ class LogProcess:
             later = next((other for other in last if not is_alike(errors[other], error)), number)
             went_on = self.places[later].output - output >= OUTPUT_AFTER_HANDLED
             place = self.places[number]
+            if is_single and place.was_logged and later == number:
+                went_on = self.printed_after(number)[1] >= OUTPUT_AFTER_HANDLED
             is_followed = later != number or (place.goes_on and bool(self.listener.unended()))
             went_on = went_on or (is_followed and (place.goes_on or (is_single and place.was_logged)))
-            handled.append(went_on and not error.ends)
+            handled.append(went_on and not is_final(error))
             is_own = not (is_of_communication(error) or is_report(error) or ASKED_TO_END.match(error.text))
             if is_own and (not last or (later != number and len(last) < 2)):
                 last.append(number)
         return handled[::-1]
+
+
+def is_final(error: Error) -> bool:
+    """Return whether an error ended its process, whatever the log shows after it."""
+    return error.ends or ASKED_TO_END.match(error.text) is not None
 
 
 def is_alike(error: Error, other: Error) -> bool:

@@ -35,8 +35,6 @@ _LSF_REPORT, _BELOW, _ABOVE = (
 )
 _OF_LSF = re.compile(r"^PS:|^Read file <|^\s*$")
 _HEADER = "Traceback (most recent call last)"
-_LINK = re.compile(r"^(?:During handling of|The above exception was)")
-_SCRIPT = re.compile(r'^  File "([^"]+)", line (\d+)(, in <module>)?$')
 
 
 class EndSign(enum.IntEnum):
@@ -65,11 +63,8 @@ class RunDetector:
         # The last job that Slurm ended, and the order of that line.
         self._job, self._job_ended = "", 0
         self._is_below_report = self._report_is_above = False
-        # The order of the line that began the newest traceback, and the last line with text.
-        self._traceback, self._last = 0, ""
-        # The frame of a script in the line before, and the lines at which calls of scripts stood.
-        self._frame: tuple[str, str] | None = None
-        self._calls: dict[tuple[str, str], str] = {}
+        # The last line with text.
+        self._last = ""
 
     def note(self, ending: EndSign) -> None:
         """Note a sign that the run ends."""
@@ -93,16 +88,12 @@ class RunDetector:
         is_later = self._ending is EndSign.JOB and time and self._is_later(time)
         self._time = time or self._time
         begins = order - 1 if is_later or self._is_of_next(text) else -1
-        edited = self._follows_edit(order, text)
-        if begins < 0 <= edited and self._ending is not EndSign.NONE:
-            begins = edited
         if begins < 0 and self._repeats_head(order, text):
             begins = order - 1
         if begins >= 0:
             self._ending = EndSign.NONE
             self._repeated, self._has_begun_again = [], True
             self._job = self._time_before_end = ""
-            self._calls = {}
         if text.strip():
             self._last = text
         return begins
@@ -126,23 +117,6 @@ class RunDetector:
         is_next = was_below or (self._report_is_above and text.startswith(_LSF_REPORT))
         self._report_is_above = self._report_is_above or text.startswith(_ABOVE)
         return is_next or (bool(self._last) and text.startswith(_NOHUP))
-
-    def _follows_edit(self, order: int, text: str) -> int:
-        """Return the order of the line before a traceback if its script was edited after another; else -1.
-
-        A call at the top level of a script stands in another line, or a script that ran is no valid Python.
-        """
-        if _HEADER in text and not _LINK.match(self._last):
-            self._traceback = order
-        frame, self._frame = self._frame, None
-        if (match := _SCRIPT.match(text)) and (_HEADER in self._last or not match[3]):
-            self._frame = (match[1], match[2]) if match[3] else None
-            if not match[3] and any(script == match[1] for script, _ in self._calls):
-                return order - 1
-        elif frame and "(" in text and "import " not in text:
-            line = self._calls.setdefault((frame[0], text.strip()), frame[1])
-            return self._traceback - 1 if line != frame[1] else -1
-        return -1
 
     def _repeats_head(self, order: int, text: str) -> bool:
         """Return whether the file begins again after its ranks or its job have ended.

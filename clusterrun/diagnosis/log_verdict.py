@@ -40,6 +40,7 @@ from clusterrun.diagnosis.log_process import (
     NUMBER,
     LogError,
     is_alike,
+    is_final,
     is_of_communication,
 )
 from clusterrun.diagnosis.printed_errors import (
@@ -88,7 +89,7 @@ _UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
 _LOOKS_FATAL = re.compile(
     r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault"
     r"|\w*(?:error|exception)(?::|\s+Traceback)|error\b.{0,3}[:\]]))"
-    r"|^\W*\[?E(?:\d{4}|\b)|\bERROR\b|NCCL WARN"
+    r"|^\W*\[?E(?:\d{3,4}|\b)|\bERROR\b|NCCL WARN"
 )
 _LOOKS_WRONG = re.compile(
     r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
@@ -107,6 +108,11 @@ _HEADING = re.compile(
 # The end of a process that no line names.
 _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
 _WATCHDOG = re.compile(r"watchdog .*terminated with exception")
+# The mark of torch's loggers on a warning.
+_WARNING = re.compile(r"\[?W\d{3,4} ")
+# Errors between two ranks, either of which may be wrong, and the ranks that a message means.
+_BETWEEN = re.compile(r"mismatch between collectives")
+_MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running)")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
 _TOO_MANY_REMEDY = (
     "give every rank the number of all ranks as WORLD_SIZE, and start each once; end what was left over, and"
@@ -137,6 +143,10 @@ _REMEDIES = {
     EndKind.REQUEUED: "squeue -j JOB shows its next start, whose log has the same name, or JOB's own",
     EndKind.OUTSIDE: _ENDED_REMEDY,
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
+}
+_SENDERS = {
+    "SIGHUP": "its terminal or ssh session closed: sbatch, tmux or nohup outlive it",
+    "SIGINT": "somebody pressed Ctrl-C, or scancel --signal=INT sent it",
 }
 _ONE_BEFORE = "; the one before: "
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
@@ -181,7 +191,8 @@ class _LogVerdict:
         ]
         self._end = min(self._ends, key=self._rank_of_end, default=None)
         own = [entry for entry in self._errors if not entry.error.is_consequence]
-        own = _without_handled(own, self._ends, self._ended_without_exception())
+        is_noticed = any(entry.error.is_consequence and not entry.was_handled for entry in self._errors)
+        own = _without_handled(own, self._ends, self._ended_without_exception(), is_noticed)
         own = _without_aftermath(own, self._ends)
         self._timeouts = [entry for entry in own if is_timeout(entry.error)]
         self._failures = [entry for entry in own if not is_timeout(entry.error)]
@@ -199,7 +210,6 @@ class _LogVerdict:
         """Return the first answer, with notes on attempts and on modules that could not be loaded."""
         answers = (
             self._survived,
-            self._handled_before_cut_traceback,
             self._failed,
             self._timed_out,
             self._ended,
@@ -230,35 +240,30 @@ class _LogVerdict:
     # --- answers, the most certain first; None: the log does not give it ---
 
     def _survived(self) -> Diagnosis | None:
-        """Every error was survived, and nothing ended."""
-        if not self._errors or self._all_ends:
+        """Every error was handled, and nothing ended. The log may end inside of another traceback."""
+        handled = [entry for entry in self._errors if not entry.error.is_consequence]
+        if self._ends or self._failures or self._timeouts or not handled:
             return None
-        if any(entry.error.is_consequence or not entry.error.survived for entry in self._errors):
-            return None
-        message = self._errors[-1].error.message
-        return _undetermined(f"there is no error in it that ended a rank: after {message}, it went on")
-
-    def _handled_before_cut_traceback(self) -> Diagnosis | None:
-        """All errors were handled, and the log ends inside of a traceback."""
-        failures = self._failures
-        if self._ends or not failures or not all(entry.was_handled for entry in failures):
-            return None
-        return self._cut_traceback()
+        message = handled[0].error.message
+        sentence = f"there is no error in it that ended a rank: after {message}, it went on"
+        return self._cut_traceback() or _undetermined(sentence)
 
     def _failed(self) -> Diagnosis | None:
         """A rank failed by itself."""
         failures, end = self._failures, self._end
         if not failures or (end and end.kind is EndKind.MEMORY and _was_killed(failures)):
             return None
+        is_first = end and end.is_report and end.ranks == (self._log.first_rank,)
+        others = [entry for entry in failures if entry.rank not in (-1, self._log.first_rank)]
+        if is_first and len(others) == len(failures) and all(map(_is_bare_abort, others)):
+            return None
         return self._of_errors(failures, self._errors)
 
     def _timed_out(self) -> Diagnosis | None:
-        """A collective timed out. The end of a rank for which others waited explains it."""
+        """A collective timed out."""
         end = self._end
         if not self._timeouts or (end and end.kind in (EndKind.NODE, EndKind.MEMORY, *NOT_STARTED)):
             return None
-        if died := self._died_before(self._timeouts):
-            return self._of_end(died)
         return self._of_timeouts([entry for entry in self._errors if not entry.was_handled])
 
     def _ended(self) -> Diagnosis | None:
@@ -281,9 +286,14 @@ class _LogVerdict:
         first = errors[0]
         who = ranks_in_words([first.rank]) if first.rank >= 0 else "a process"
         if ASKED_TO_END.match(first.error.text):
-            sentence = f"{who} was ended from outside, and the log does not say why: {first.error.text}"
-            return _undetermined(sentence, remedy=_ENDED_REMEDY)
+            message = named(first.error.text)
+            remedy = _remedy(EndKind.OUTSIDE, message)
+            why = ", and the log does not say why" if remedy == _ENDED_REMEDY else ""
+            return _undetermined(f"{who} was ended from outside{why}: {message}", remedy=remedy)
         cut_off = {entry.rank for entry in errors if entry.rank >= 0}
+        if all(_WARNING.match(entry.error.text) for entry in errors):
+            sentence = f"there is no error in it that ended a rank; {who} only warned: {first.error.message}"
+            return _undetermined(sentence, self._suspect_lines())
         if len(cut_off) > 1 and all(is_of_communication(entry.error) for entry in errors):
             silent = sorted({*range(max(cut_off))} - cut_off)
             sentence = f"the log does not hold what failed first; {ranks_in_words(cut_off)} lost their peers"
@@ -334,7 +344,8 @@ class _LogVerdict:
                 first, error=replace(first.error, text=f"{name.strip()}, whose message is cut off")
             )
             lacks = "its traceback is cut off"
-        diagnosis = self._of_errors([first], [first])
+        of_timeout = is_timeout(first.error)
+        diagnosis = self._of_timeouts([first]) if of_timeout else self._of_errors([first], [first])
         return replace(diagnosis, evidence=(*diagnosis.evidence, lacks, *self._last_lines))
 
     def _vague_end(self) -> Diagnosis | None:
@@ -353,7 +364,9 @@ class _LogVerdict:
         if not self._earlier:
             return None
         before = self._earlier[-1]
-        message = f"the last of {self._runs} shows no failure{_ONE_BEFORE}{before.message}"
+        unended = self._tracebacks_without_exception(of_launchers=True)
+        end = f"ends in {unended[0].error.text}" if unended else "shows no failure"
+        message = f"the last of {self._runs} {end}{_ONE_BEFORE}{before.message}"
         if self._log.has_steps_after(0):
             return _undetermined(message, (*before.evidence, *self._last_lines), before.remedy)
         return replace(before, message=message)
@@ -367,10 +380,18 @@ class _LogVerdict:
         return _undetermined(sentence, self._last_lines)
 
     def _too_many_ranks(self) -> Diagnosis | None:
-        """More ranks came to a barrier of the store than the world has."""
-        if not self._log.too_many:
+        """More ranks than the world has came to a barrier of the store, or fewer announced themselves."""
+        announced, message = self._log.announced, self._log.too_many
+        missing = {*range(self._log.world)}.difference(announced)
+        twice = [rank for rank, count in announced.items() if count > 1]
+        if announced and missing:
+            message = f"only {ranks_in_words(announced)} of {self._log.world} announced themselves in the log"
+            if not twice:
+                return _undetermined(message, self._last_lines)
+            message += f", {ranks_in_words(twice)} more than once: do all nodes start at rank 0?"
+        if not message:
             return None
-        return Diagnosis(Verdict.MISMATCH, self._log.too_many, (), (), self._last_lines, _TOO_MANY_REMEDY)
+        return Diagnosis(Verdict.MISMATCH, message, (), (), self._last_lines, _TOO_MANY_REMEDY)
 
     def _nothing_certain(self) -> Diagnosis:
         """Return the line that looks most like an error."""
@@ -393,10 +414,11 @@ class _LogVerdict:
         """Return the lines near the end of the log, after its last step, that look like an error."""
         last_step = max((process.last_step for process in self._log.processes.values()), default=0)
         lines: dict[str, LogError] = {}
-        is_skipped, heading = False, ""
+        skipped, heading, is_source = 0, "", False
         for order, rank, text in self._log.tail:
+            was_frame, is_source = is_source, 'File "' in text
             # Python prints these at the end of a process, and they do not change its exit code.
-            is_skipped = is_skipped or text.startswith("Exception ignored in")
+            skipped += text.startswith("Exception ignored in")
             message = text.strip()[:MOST_EXCEPTION]
             if heading and text[:1].isspace():
                 # The message of an exception stands below its name.
@@ -404,14 +426,14 @@ class _LogVerdict:
                 lines[heading] = replace(lines[heading], error=error)
                 continue
             heading, is_exception = "", EXCEPTION_LINE.match(text) is not None
-            is_harmless = is_skipped or (not is_exception and HARMLESS.search(text))
+            is_harmless = skipped or was_frame or (not is_exception and HARMLESS.search(text))
             if last_step < order < before and not is_harmless:
                 mark = RANK_MARK.match(message)
                 rank = int(mark[1]) if mark else rank
                 error = Error(0.0, rank, RANK_MARK.sub("", message), row=meaning(message))
                 heading = message if is_exception and message.endswith(":") else ""
                 lines.setdefault(message, LogError(error, order, rank))
-            is_skipped = is_skipped and not is_exception
+            skipped -= skipped > 0 and is_exception
         suspects = [entry for entry in lines.values() if _LOOKS_FATAL.search(entry.error.text)]
         return suspects or [entry for entry in lines.values() if _LOOKS_WRONG.search(entry.error.text)]
 
@@ -466,14 +488,17 @@ class _LogVerdict:
             and (log_error.error.text == error.text or (not root and is_alike(log_error.error, error)))
         ]
         ranks, node = self._who_failed(first, same, errors)
+        if len(meant := _MEANT.findall(error.text)) > 1:
+            ranks, node = tuple(sorted({int(rank) for rank in meant})), ""
         culprits = self._culprits_of(ranks, node, error.message)
         files = list(dict.fromkeys(filter(None, map(self._file_of, same))))
         evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
         who = f"a process of {files[0]}" if files and not node else "a process"
         who = ranks_in_words(ranks) if ranks else who
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
-        if SIZES.search(error.text):
-            culprits = ()  # the sender may be wrong
+        is_between = SIZES.search(error.text) or _BETWEEN.search(error.text)
+        if is_between:
+            culprits = ()  # the other rank may be wrong
         lines_after_nccl = first.order - self._log.nccl_failed if self._log.nccl_failed else 0
         # What an operation that failed should have received may be garbage.
         follows_nccl = 0 < lines_after_nccl < LINES_TO_EXCEPTION and not root
@@ -484,6 +509,7 @@ class _LogVerdict:
         did = "failed first" if len(ranks) < 2 else "failed"
         were = "was" if len(ranks) < 2 else "were"
         did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
+        did = "reported" if is_between else did
         sentence = f"{who}{on} {did}: {error.message}"
         if follows_nccl:
             sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {error.message}"
@@ -714,20 +740,6 @@ class _LogVerdict:
         kind = EndKind.EXIT if _ABORTED.search(end.words) else end.kind
         return kind.value, not end.is_report, end.ranks != (self._log.first_rank,)
 
-    def _died_before(self, timeouts: Sequence[LogError]) -> EndLine | None:
-        """Return the end of ranks for which others waited until a collective timed out."""
-        waited = {entry.rank for entry in timeouts}
-        died = [
-            end
-            for end in self._ends
-            if end.kind in (EndKind.SIGNAL, EndKind.EXIT)
-            and end.ranks
-            and waited.isdisjoint(end.ranks)
-            and not _ABORTED.search(end.words)
-            and (end.order < timeouts[0].order or end.ranks == (self._log.first_rank,))
-        ]
-        return min(died, key=self._rank_of_end, default=None)
-
 
 def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = _NOTHING_REMEDY) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
@@ -794,8 +806,9 @@ def _remedy(kind: EndKind, message: str) -> str:
     """Return the remedy for an end, by its message or its signal if that has few causes."""
     if kind is EndKind.SIGNAL and ("SIGKILL" in message or "Killed" in message):
         return f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
-    if "SIGHUP" in message:
-        return "its terminal or ssh session closed: sbatch, tmux or nohup outlive it"
+    for name, remedy in _SENDERS.items():
+        if name in message:
+            return remedy
     row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START, EndKind.EXIT) else None
     is_by_signal = kind is EndKind.SIGNAL and row is not None and row.consequence
     return foreign(row.remedy) if row and not is_by_signal else _REMEDIES[kind]
@@ -854,14 +867,22 @@ def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None
 
 
 def _without_handled(
-    own: Sequence[LogError], ends: Sequence[EndLine], ended_alone: EndLine | None
+    own: Sequence[LogError], ends: Sequence[EndLine], ended_alone: EndLine | None, is_noticed: bool
 ) -> list[LogError]:
-    """Leave out errors after which their processes went on, if anything else explains the end.
+    """Leave out errors after which their processes went on, and those like them if nothing ended.
 
     ``ended_alone`` is the first end of a rank that no exception explains. Connections fail after it.
+    ``is_noticed``: a rank or a thread noticed that another one had failed.
     """
     ended = [log_error for log_error in own if not log_error.error.survived]
     certain = [log_error for log_error in ended if not log_error.is_doubtful]
+    if not ends:
+        handled = [log_error.error for log_error in own if log_error.was_handled]
+        certain = [
+            log_error
+            for log_error in certain
+            if is_final(log_error.error) or not any(is_alike(error, log_error.error) for error in handled)
+        ]
     if ended_alone:
         return [
             log_error
@@ -871,9 +892,10 @@ def _without_handled(
             or log_error.output_after < OUTPUT_BEFORE_OTHER_END
             or not EXCEPTION_LINE.match(log_error.error.text)
         ]
+    has_failed = any(end.kind in (EndKind.EXIT, EndKind.SIGNAL) for end in ends)
     if certain or any(end.kind in WHOLE_JOB or end.is_report for end in ends):
         return certain
-    return ended or ([] if ends else list(own))
+    return ended or list(own) if has_failed or (is_noticed and not ends) else []
 
 
 def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list[LogError]:
@@ -886,6 +908,11 @@ def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list
         for log_error in own
         if log_error.order < job_ended and not ASKED_TO_END.match(log_error.error.text)
     ]
+
+
+def _is_bare_abort(entry: LogError) -> bool:
+    """Return whether a process aborted and does not say where or why."""
+    return entry.error.text.startswith("Fatal Python error: Aborted") and not entry.error.frame
 
 
 def _was_killed(errors: Sequence[LogError]) -> bool:

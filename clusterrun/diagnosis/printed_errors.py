@@ -32,7 +32,8 @@ SURVIVED_SECONDS = 5.0
 # Seconds within which a stack dump belongs to the message before it.
 SAME_DUMP = 2.0
 
-_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+# Colours, and the options of tensors in torch's messages about collectives that differ.
+_UNREAD = re.compile(r"\x1b\[[\d;]*m|, TensorDeviceTypes=TensorOptions\((?:[^()]|\([^()]*\))*\)")
 # A message that torch's workers print in C ends with a zero, which precedes the next line.
 _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
 # How a line begins that a node adds to the last ones of a rank.
@@ -77,9 +78,10 @@ _COMPLAINT = re.compile(
 )
 # A warning of Python's, or of a library, which is printed once and hides nothing.
 _NOISE = re.compile(r"\wWarning\b|^\[W\d|NCCL WARN|\*\*\* End of error message")
-# A program warns of a library that it does without.
+# A program warns of a library that it does without, or Python warns.
 _DOES_WITHOUT = re.compile(
     r"(?:[IW] \w+/|(?i:warn(?:ing)?:? )).*(?:ImportError|ModuleNotFoundError|cannot open shared object)"
+    r"|\S+\.py:\d+: \w*Warning: "
 )
 # Lines of an error that the list of errors has, and the numbers in which equal lines of ranks differ.
 _OF_AN_ERROR = re.compile(
@@ -88,7 +90,7 @@ _OF_AN_ERROR = re.compile(
 # Lines that libraries add to an error, or print at the end of a process.
 _OF_AN_END = re.compile(
     r"frame #|CUDA kernel errors|For debugging|Compile with|wandb:|[IWEF]\d{4} |Root Cause|Failures:|=   "
-    r"|Original Traceback|The above exception|During handling|\[\d+\]:$|\S+ NCCL |\S+:\d+:\d+ \[\d+\]"
+    r"|Original Traceback|The above exception|During handling|\[\d+\]:$|File \"|\S+ NCCL |\S+:\d+:\d+ \[\d+\]"
 )
 _NUMBER = re.compile(r"\d+")
 # Lines of NCCL, or of HCCL, below the line of an exception.
@@ -97,9 +99,10 @@ _OF_NCCL = re.compile(r"nccl|Last error:|\[ERROR\] |E[A-Z]\d{4}: ")
 _RAY_IDS = re.compile(r"\b(?:RayTask|Worker|Node|Job|Actor) ID: [0-9a-f]{8,} ?")
 _SPACES = re.compile(r"\s{3,}")
 _PROGRESS_BAR = re.compile(r"^.*%\|[^|]*\|[^\]]*\]")
-# Hydra prints no traceback if it could not call a target, but the error in the lines that follow.
-_ANNOUNCED = "Error executing job with overrides:"
 _OF_TORCHRUN = "ChildFailedError"
+# Lines below the message that an actor of Ray died, and how a traceback of Ray names the error of a task.
+_OF_ACTOR = re.compile(r"\s+(?:class_name|actor_id|namespace): ")
+_TASK_ERROR = re.compile(r"RayTaskError\((\w+)\): (ray::\S+ ?\(pid=\d+, ip=[\w.:-]+)?")
 _LOST_PEER = re.compile(
     r"(?:[\w.]+\.)?(?:Connection\w*Error|BrokenPipeError|EOFError|IncompleteReadError|RemoteDisconnected)\b"
 )
@@ -248,7 +251,7 @@ class ErrorListener:
 
     def hear(self, at: float, line: str, logger: str = "") -> None:
         """Read one line, without its end and without what ``logger`` wrote in front of it."""
-        line = _COLOURS.sub("", line)
+        line = _UNREAD.sub("", line)
         prefix = _PREFIX.match(line)
         mark = prefix[1] if prefix else ""
         reader = self._readers.get((mark, logger))
@@ -348,7 +351,11 @@ class _Reader:
         self._item = ""
         # The innermost frame of a library in it.
         self._library = ""
-        self._rich = self._skipped = self._usage = self._announced = False
+        # The error of a task of Ray, whose message comes last.
+        self._of_task = ""
+        self._rich = self._usage = False
+        # Exceptions that Python ignores and whose last lines were not read.
+        self._skipped = 0
         # Tracebacks that have begun and lack their exception.
         self._open = 0
         # A traceback began in another one: lines of several processes are mixed.
@@ -380,6 +387,14 @@ class _Reader:
 
     def hear(self, at: float, text: str) -> None:
         self._hear_untraced(at, text)
+        if _DOES_WITHOUT.match(text):
+            self._continued = 0
+            return
+        if "RayTaskError(" in text and (of_task := _TASK_ERROR.search(text)):
+            task = f" in {of_task[2]})" if of_task[2] else ""
+            self._of_task = f" of {of_task[1]}{task}"
+        is_ignored = _IGNORED.match(text) is not None
+        self._skipped += is_ignored
         if self._parts >= 0 and self._hear_group(at, text):
             return
         link = _LINKS.get(text.strip())
@@ -390,7 +405,9 @@ class _Reader:
         elif _GROUP.match(text):
             self._begin()
             self._parts = 0
-        elif _HEADER.search(text):
+        elif header := _HEADER.search(text):
+            if meaning(text[: header.start()]):
+                self._hear_message(at, text[: header.start()])
             self._begin()
             self._rich = "─" in text
             elsewhere = _ELSEWHERE.search(text)
@@ -408,6 +425,7 @@ class _Reader:
         elif self._open:
             self._hear_open(at, text)
         elif not self._continues(text):
+            self._skipped *= is_ignored or not text.strip()
             self._hear_other(at, text)
 
     def unended(self) -> Error | None:
@@ -421,7 +439,8 @@ class _Reader:
             text = "a traceback of a launcher without its exception"
             return replace(self._error(0.0, text), row=meaning(_OF_TORCHRUN))
         more = "" if self._frame else placed(self._library, "in")
-        return replace(self._error(0.0, "a traceback without its exception"), frame=self._frame, more=more)
+        text = f"a traceback{self._of_task} without its exception"
+        return replace(self._error(0.0, text), frame=self._frame, more=more)
 
     def _hear_untraced(self, at: float, text: str) -> None:
         """Add the output before a hint at hidden tracebacks as an error, unless an error was just read."""
@@ -446,7 +465,7 @@ class _Reader:
             self._frame = self._rival = self._library = ""
         self._open += 1
         self._dump, self._continued, self._is_closing = "", 0, False
-        self._announced = self._is_compiled = False
+        self._is_compiled = False
         self._timed = None
         self._plain = ""
 
@@ -460,7 +479,7 @@ class _Reader:
         if line and not line[0].isspace() and (_NAMED.match(line) or meaning(line)):
             self._open, self._continued, self._is_closing = self._open - 1, 0, True
             if self._skipped:
-                self._skipped = False
+                self._skipped -= 1
             else:
                 self._add(at, line)
         elif self._is_closing and line and not line[0].isspace():
@@ -484,20 +503,14 @@ class _Reader:
         elif text.strip():
             self._timed = None
             self._plain = text.strip() if _NAMED.match(text) else ""
-            self._skipped = bool(_IGNORED.match(text))
             self._hear_message(at, text)
 
     def _hear_message(self, at: float, text: str) -> None:
         """Read a line outside of tracebacks and stack dumps."""
         what = _WHAT.match(text)
-        was_announced, self._announced = self._announced, text.startswith(_ANNOUNCED)
         # Source code, advice, and what Python prints of processes that did not end well.
-        is_source = text.lstrip().startswith(("raise ", "Compile with "))
+        is_source = text.lstrip().startswith(("raise ", "Compile with ", "traceback : "))
         if self._skipped or is_source or "resource_tracker" in text:
-            return
-        if was_announced and not self._announced:
-            self._append(self._error(at, text.strip()))
-            self._continued = MOST_CONTINUED
             return
         if _USAGE.match(text):
             self._usage = True
@@ -506,7 +519,7 @@ class _Reader:
             self._append(self._error(at, text.strip()))
         elif what and self._thrown and not meaning(text):
             self._append(replace(self._error(at, f"{self._thrown}: {what[1]}"), ends=True))
-        elif not _DOES_WITHOUT.match(text) and (row := meaning(text)):
+        elif row := meaning(text):
             last = self._newest()
             goes_on = last is not None and last.row is row and at - last.at <= SAME_DUMP
             # Ranks without marks print the same line. Other lines of one row belong to one message.
@@ -571,7 +584,7 @@ class _Reader:
         elif self._library and not (self._frame or error.is_consequence or is_report(error)):
             error = replace(error, more=placed(self._library, "in"))
         self._frame, self._origin = self._frame if self._open else "", -1
-        self._library = ""
+        self._library = self._of_task = ""
         if is_of_launcher(error) and not self._is_woven:
             error = replace(error, frame="")
         last = self._newest()
@@ -612,7 +625,7 @@ class _Reader:
         # Items of a list below a colon begin alike.
         is_item = self._item and text.startswith(self._item)
         self._item = text[:4] if announces or is_item else ""
-        if not text.strip():
+        if not text.strip() or _OF_ACTOR.match(text):
             return True
         wrapper = text.startswith("-- Process ")
         is_bar = "%|" in text

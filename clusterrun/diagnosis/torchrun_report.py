@@ -8,8 +8,8 @@ from clusterrun.model.phrases import code_in_words
 
 _OTHERS = "Failures:"
 _BEGINNING = "Root Cause (first observed failure):"
-_FIELD = re.compile(r"^\s+(time|host|rank|exitcode)\s+: (\S+)")
-_RANK = re.compile(r"^\s+rank\s+: (\d+) \(local_rank: \d+\)$")
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
+_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: \d+\)$")
 _NUMBER = re.compile(r"-?\d+")
 _TRACEBACK = re.compile(r"^  traceback : (?=Traceback \(most recent call last\))")
 _END = re.compile(r"^(?:=====|-----)")

@@ -14,7 +14,7 @@ from clusterrun.diagnosis.printed_errors import Error
 
 # A log may have lost the end of the line.
 _CAUGHT = re.compile(
-    r"Watchdog caught co(?:llective operation timeout)?"
+    r"(?:Watchdog caught co|\bcollective operation timeout)(?:llective operation timeout)?"
     r"(?:: \w+\(SeqNum=(\d+)(?:, OpType=(\w+)(?:, NumelIn=(\d+))?)?)?"
 )
 _AT_TIMEOUT = re.compile(
@@ -24,9 +24,13 @@ _STATUS = re.compile(r"\[PG (?:ID )?(\d+)\b[^\]]*\bRank \d+\].*?[Ll]ast enqueued
 _AT_WORK = re.compile(r"\bat (?:\w+ )?work(?: sequence id)?: (\d+)")
 _GLOO = re.compile(r"Timed out waiting \d+ms for (?:recv|send) operation")
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
-_STUCK = re.compile(r"watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out")
+_STUCK = re.compile(
+    r"watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out|ProcessGroupNCCL watchdog hang"
+)
 # Rank 0 of a group sets a key of the store as soon as it joins the group's first collective.
 _UNIQUE_ID = re.compile(r"retrieving ncclUniqueId from \[(\d+)\].*wait timeout")
+# The key of the group that all ranks are in.
+_WORLD_KEY = "default_pg"
 _EQUAL_SIZES = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 _TIMEOUTS = (_CAUGHT, _AT_TIMEOUT, _GLOO, _BARRIER, _STUCK, _UNIQUE_ID)
 # The operation of a call that no line names.
@@ -46,7 +50,7 @@ class WatchdogLines:
     calls: the calls that timed out
     begun: by rank and group, how many collectives it has begun
     stuck: ranks whose watchdog thread was stuck
-    absent: ranks that a monitored barrier lists as absent
+    absent: ranks for which others waited by name
     timed_out: ranks that report a time-out of any kind
     spoke: ranks that printed any error
     """
@@ -65,6 +69,8 @@ class WatchdogLines:
             self.timed_out |= {rank} if is_timeout(error) else set()
             for listed in _BARRIER.findall(text):
                 absent |= set(map(int, listed.replace(",", " ").split()))
+            if (unique_id := _UNIQUE_ID.search(text)) and _WORLD_KEY in text:
+                absent.add(int(unique_id[1]))
             if at := _AT_TIMEOUT.search(text):
                 unnamed.setdefault((rank, int(at[1] or int(at[2]) + 1)), UNNAMED)
             if (caught := _CAUGHT.search(text)) and caught[1]:

@@ -943,3 +943,183 @@ def test_the_header_of_ipython_names_the_exception_of_a_traceback_that_is_cut_of
     assert diagnosis.verdict is Verdict.CRASHED and "TypeError" in diagnosis.message
     whole = diagnosed(*IPYTHON, "", "TypeError: cannot pickle '_thread.lock' object")
     assert "cannot pickle '_thread.lock' object" in whole.message
+
+
+STEPS = [f"step {step} loss 0.4" for step in range(1, 6)]
+IGNORED = "Exception ignored in atexit callback: <function save at 0x7f>"
+MISSING = "[Errno 2] No such file or directory: 'a.tmp'"
+NOTHING_ENDED = (
+    ["lexer - ERROR - no room for the index", *EXCEPTION, *["words indexed"] * 6, "scores saved"],
+    [f"WARNING 03-05 [load.py:9] {line}" for line in EXCEPTION],
+    [*EXCEPTION, *STEPS, *EXCEPTION, "one more sample"],
+    [IGNORED, *EXCEPTION[:3], IGNORED, f"FileNotFoundError: {EXCEPTION[0]}", EXCEPTION[1], MISSING]
+    + [*EXCEPTION[2:5], f"FileNotFoundError: {MISSING}"],
+    [*STEPS, "0: W0305 11:20:09.001 77 dynamic_rendezvous.py:12] The node 'gx3' has failed to shutdown it"]
+    + [f"0: {line}" for line in (IGNORED, *EXCEPTION)],
+    [f"/venv/tracker.py:237: UserWarning: '/loky-7': {MISSING}"],
+)
+
+
+@pytest.mark.parametrize("lines", NOTHING_ENDED)
+def test_an_error_that_a_program_handles_is_not_the_failure(lines: list[str]) -> None:
+    assert diagnosed(*lines).verdict is Verdict.UNDETERMINED
+
+
+def test_a_handled_error_is_the_failure_if_a_process_then_exits_with_an_unnamed_code() -> None:
+    lines = ["lexer - ERROR - no room for the index", *EXCEPTION, *["words indexed"] * 6]
+    assert "ValueError: batch 7 is empty" in diagnosed(*lines, "Exited with exit code 1").message
+
+
+MISMATCH = (
+    "RuntimeError: Detected mismatch between collectives on ranks. Rank {} is running collective: "
+    "CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[{}], TensorDtypes=Half{options})"
+    ", but Rank {} is running collective: CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, "
+    "TensorShape=[{}], TensorDtypes=Half{options})."
+)
+OPTIONS = (
+    ", TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda, layout=Strided (default), "
+    "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))"
+)
+
+
+def test_both_sides_of_a_mismatch_are_shown_and_neither_is_blamed() -> None:
+    text = MISMATCH.format(3, 512, 0, 640, options=OPTIONS)
+    diagnosis = diagnosed(*(f"[rank3]: {line}" for line in (*EXCEPTION[:-1], text)))
+    assert diagnosis.verdict is Verdict.MISMATCH and diagnosis.culprits == ()
+    assert "ranks 0 and 3" in diagnosis.message and "512" in diagnosis.message and "640" in diagnosis.message
+
+
+def test_ranks_that_share_a_gpu_are_the_culprits_of_every_rank_that_reports_it() -> None:
+    text = "DistBackendError: Last error: Duplicate GPU detected : rank 1 and rank 4 both on CUDA device 10"
+    assert ranks(diagnosed(f"[rank2]: {text}")) == [1, 4]
+
+
+def report(rank: int, code: int, signal: str) -> list[str]:
+    return [
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2024-03-05_11:20:09",
+        "  host      : gx3",
+        f"  rank      : {rank} (local_rank: {rank})",
+        f"  exitcode  : {code} (pid: 77)",
+        f"  traceback : Signal {signal} received by PID 77",
+        "=====================",
+    ]
+
+
+def test_the_last_line_of_a_table_is_no_error_of_another_rank() -> None:
+    diagnosis = diagnosed(*(f"0: {line}" for line in report(1, -7, "7 (SIGBUS)")))
+    assert ranks(diagnosis) == [1] and "SIGBUS" in diagnosis.message and "traceback" not in diagnosis.message
+
+
+def test_the_table_decides_between_two_ranks_that_aborted() -> None:
+    lines = ["[rank0]:terminate called without an active exception", "[rank0]:Fatal Python error: Aborted"]
+    diagnosis = diagnosed(*lines, *report(1, -6, "6 (SIGABRT)"))
+    assert ranks(diagnosis) == [1] and diagnosis.culprits[0].node == "gx3"
+
+
+def test_a_configuration_below_the_line_of_hydra_is_no_error() -> None:
+    announced = "Error executing job with overrides: ['lr=1']"
+    diagnosis = diagnosed(announced, "{'data': {'on_error': 'raise', 'size': 3}}", *EXCEPTION)
+    assert "failed first: ValueError: batch 7 is empty" in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("SignalException: Process 77 got signal: 2", "SIGINT"),
+        (
+            "W0305 11:20:09.001 7 api.py:868] Unable to shutdown process 7 via Signals.SIGHUP, exiting",
+            "SIGHUP",
+        ),
+    ],
+)
+def test_a_signal_of_a_terminal_is_explained(line: str, name: str) -> None:
+    diagnosis = diagnosed(line)
+    assert name in diagnosis.message and "does not say why" not in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("*** SIGSEGV received at time=1734086759 ***", "SIGSEGV"),
+        (
+            "slurmstepd: error: *** STEP 9.0 CANCELLED AT 2024-03-05T11:20:09 DUE TO TIME LIMIT ***",
+            "time limit",
+        ),
+        ("unknown option --master_port=25678", "--master_port"),
+        ("HW Exception by GPU node-9 (Agent handle: 0x58) reason :GPU Hang", "GPU Hang"),
+    ],
+)
+def test_an_end_is_read_in_the_words_of_its_handler(line: str, words: str) -> None:
+    diagnosis = diagnosed(*STEPS[:1], line)
+    assert diagnosis.verdict is Verdict.CRASHED and words in diagnosis.message
+
+
+def test_a_spawned_process_that_exited_explains_the_lost_connections_of_others() -> None:
+    lost = "RuntimeError: [tcp/pair.cc:598] Connection closed by peer [192.0.2.7]:16786"
+    diagnosis = diagnosed(*EXCEPTION[:-1], lost, "Process 2 terminated with exit code 10, ending the others.")
+    assert diagnosis.message.startswith("process 2 exited with code 10")
+
+
+def test_the_rank_that_others_asked_for_the_key_of_their_group_did_not_come() -> None:
+    diagnosis = diagnosed(
+        "[rank45]: [45] is setting up NCCL, retrieving ncclUniqueId from [0]"
+        " by key '0', but store->get('0') got error: wait timeout after 9000ms, keys: /default_pg/0//cuda//0"
+    )
+    assert diagnosis.verdict is Verdict.NEVER_ARRIVED and diagnosis.message.startswith("rank 0 never came")
+
+
+def test_the_rank_that_dumps_after_a_timeout_did_not_fail_first() -> None:
+    for line in (
+        "[rank2]:[E703 15:37:17.1 ProcessGroupNCCL.cpp:1442] Exception thrown when waiting for future Flight "
+        "recorder dump in heartbeatMonitor: std::future_error: Broken promise",
+        "[rank2]:[E703 15:37:17.1 a.cpp:9] Received a dump signal due to a collective timeout from  rank 7",
+    ):
+        assert diagnosed(line).verdict is Verdict.UNDETERMINED
+    hang = "[rank2]:[F205 18:19:06.3 a.cpp:16] Rank 2] Terminating, due to ProcessGroupNCCL watchdog hang."
+    assert diagnosed(hang).verdict is Verdict.NEVER_ARRIVED
+
+
+def test_a_dead_actor_of_ray_is_on_the_node_of_its_own_message() -> None:
+    diagnosis = diagnosed(
+        *EXCEPTION[:-1],
+        "ray.exceptions.RayTaskError(ActorDiedError): ray::Driver.run() (pid=5, ip=gx-31-head-0)",
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+        "\tclass_name: Worker",
+        "\tactor_id: 00112c83",
+        "\tpid: 77",
+        "\tname: Worker_0:3",
+        "\tnamespace: b88",
+        "\tip: gx-31-worker-2",
+    )
+    assert [culprit.node for culprit in diagnosis.culprits] == ["gx-31-worker-2"]
+    assert "pid: 77" in diagnosis.message
+
+
+def test_a_traceback_of_ray_that_is_cut_off_names_the_error_of_its_task() -> None:
+    task = "ray.exceptions.RayTaskError(ActorDiedError): ray::Driver.run() (pid=5, ip=192.0.2.7)"
+    assert "ActorDiedError" in diagnosed(*EXCEPTION[:-1], task, *EXCEPTION[1:3]).message
+
+
+def test_a_message_in_front_of_a_header_is_the_error_of_a_traceback_that_is_cut_off() -> None:
+    words = (
+        "ERROR 08-23 08:25:25 workers.py:226] Exception in worker Loader while processing method init_device"
+    )
+    header = f"{words}: NCCL error: unhandled system error (see NCCL_DEBUG=INFO), {EXCEPTION[0]}"
+    assert "unhandled system error" in diagnosed(header, *EXCEPTION[1:3]).message
+
+
+def test_ranks_that_did_not_announce_themselves_are_counted() -> None:
+    lines = [f"initializing ddp: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/4" for rank in range(2)]
+    alone, twice = diagnosed(*lines), diagnosed(*lines, *lines)
+    assert alone.verdict is Verdict.UNDETERMINED and "ranks 0-1 of 4" in alone.message
+    assert twice.verdict is Verdict.MISMATCH and "more than once" in twice.message
+
+
+def test_a_bar_that_has_not_moved_is_no_progress() -> None:
+    lines = [
+        "CUDA Error: out of memory at allocator.cpp:62",
+        "Episode:   0%|          | 0/309 [03:58<?, ?it/s]",
+    ]
+    assert diagnosed(*lines, *EXCEPTION[:-1]).message.count("out of memory") == 1

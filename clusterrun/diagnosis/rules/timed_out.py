@@ -46,13 +46,13 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if lines.stuck:
         culprits = lines.stuck if len(lines.stuck) == 1 else ()
         return [_hypothesis(partial(explain_stuck_watchdog, run=run, stuck=lines.stuck), culprits)]
-    # gloo's message names no collective. A monitored barrier lists the absent ranks.
+    # gloo's message names no collective. Other messages name the absent ranks.
     explain = partial(explain_gloo_timed_out, run=run, waiting=sorted(lines.timed_out))
     silent = () if run.per_node else tuple(sorted({*range(len(run.nodes))} - lines.spoke))
     outside = outside_of_calls(table)
     if lines.absent:
-        why = "it did not come to the monitored barrier"
-        return [_hypothesis(partial(explain, why=why, call="monitored_barrier"), lines.absent)]
+        why = "others waited for it until they timed out"
+        return [_hypothesis(partial(explain, why=why), lines.absent)]
     if len(silent) == 1:
         why = "it printed nothing, while all others timed out or lost their peers"
         return [_hypothesis(partial(explain, why=why), silent)]
@@ -216,11 +216,10 @@ def explain_gloo_timed_out(
     run: Remains,
     waiting: Sequence[int],
     why: str = "",
-    call: str = "a collective",
 ) -> Diagnosis:
     evidence = (f"{ranks_in_words(waiting)} waited in a collective until it timed out",)
     if blamed:
-        return _diagnose_absent(run, dict.fromkeys(blamed, why), f"never came to {call}", evidence)
+        return _diagnose_absent(run, dict.fromkeys(blamed, why), "never came to a collective", evidence)
     sentence = f"a collective timed out in {ranks_in_words(waiting)}: "
     sentence += "the output does not show which rank did not come"
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, LOGS_REMEDY)
