@@ -333,14 +333,12 @@ class JobLog:
         """
         errors = self.errors()
         ended = ended_first(self.ends(errors))
-        for log_error in errors:
-            error = log_error.error
-            is_own = not (is_report(error) or is_timeout(error) or error.is_consequence)
-            if not is_own or error.survived or error.lost_peer:
-                continue
-            if log_error.rank == self.first_rank >= 0:
-                return True
-            if ended and log_error.order < ended.order and log_error.rank in (-1, *ended.ranks):
+        for entry in errors:
+            error, is_first = entry.error, entry.rank == self.first_rank >= 0
+            if ended and entry.order < ended.order and entry.rank in (-1, *ended.ranks):
+                is_first = True
+            is_other = is_report(error) or is_timeout(error) or error.is_consequence or error.lost_peer
+            if is_first and not (is_other or error.survived):
                 return True
         return False
 

@@ -39,7 +39,7 @@ CONSEQUENCES = (
     (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
     (r"may indicate a possible application crash on rank", "rank 0 had ended, or cannot be reached"),
     (
-        r"waiting for future Flight recorder dump|(?:dump|abort) signal (?:due to|from)"
+        r"waiting for future Flight recorder dump|dump signal due to a collective timeout from +rank"
         r"|Future for ProcessGroup abort timed out",
         "a collective timed out, here or in another rank",
     ),
@@ -86,7 +86,7 @@ SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 
 GPU_MEMORY = KnownError(
-    r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) error: out of memory"
+    r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) [Ee]rror: out of memory"
     r"|(?:Cuda|HIP) failure:? (?:2 )?'out of memory'|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
     r"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: .*[Oo]ut of memory",
     "a GPU ran out of memory",

@@ -85,6 +85,7 @@ _OF_CODE = re.compile(
     r"|RuntimeError: .*(?:must match|should be the same|shape|dimension)"
 )
 _UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
+_KILLED = re.compile(r"killed by signal: Killed|exited unexpectedly|abruptly")
 # Lines that look like an error, and lines that look like one and are none.
 _LOOKS_FATAL = re.compile(
     r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault"
@@ -193,7 +194,11 @@ class _LogVerdict:
         own = [entry for entry in self._errors if not entry.error.is_consequence]
         is_noticed = any(entry.error.is_consequence and not entry.was_handled for entry in self._errors)
         own = _without_handled(own, self._ends, self._ended_without_exception(), is_noticed)
-        own = _without_aftermath(own, self._ends)
+        if job_ended := whole_job_ended_at(self._ends):
+            # Processes that were ended with the whole job print errors.
+            own = [
+                entry for entry in own if entry.order < job_ended and not ASKED_TO_END.match(entry.error.text)
+            ]
         self._timeouts = [entry for entry in own if is_timeout(entry.error)]
         self._failures = [entry for entry in own if not is_timeout(entry.error)]
         if self._timeouts and all(is_of_communication(entry.error) for entry in self._failures):
@@ -251,11 +256,16 @@ class _LogVerdict:
     def _failed(self) -> Diagnosis | None:
         """A rank failed by itself."""
         failures, end = self._failures, self._end
-        if not failures or (end and end.kind is EndKind.MEMORY and _was_killed(failures)):
+        was_killed = all(_KILLED.search(entry.error.text) for entry in failures)
+        if not failures or (end and end.kind is EndKind.MEMORY and was_killed):
             return None
-        is_first = end and end.is_report and end.ranks == (self._log.first_rank,)
-        others = [entry for entry in failures if entry.rank not in (-1, self._log.first_rank)]
-        if is_first and len(others) == len(failures) and all(map(_is_bare_abort, others)):
+        # Other ranks that aborted do not say why either.
+        first = self._log.first_rank
+        is_other = all(
+            entry.rank not in (-1, first) and _ABORTED.search(entry.error.text) and not entry.error.frame
+            for entry in failures
+        )
+        if is_other and end and end.is_report and end.ranks == (first,):
             return None
         return self._of_errors(failures, self._errors)
 
@@ -318,7 +328,15 @@ class _LogVerdict:
         """The log ends inside of a traceback of a rank."""
         if not self._unended:
             return None
-        return replace(_of_unended(self._unended), evidence=self._suspect_lines())
+        message = self._unended[0].error.message
+        culprits = tuple(
+            Culprit(entry.rank, entry.node, entry.error.message)
+            for entry in self._unended[:MOST_CULPRITS]
+            if entry.rank >= 0
+        )
+        who = ranks_in_words(sorted({culprit.rank for culprit in culprits})) if culprits else "a process"
+        sentence = f"{who} failed: the log ends in {message}"
+        return Diagnosis(Verdict.CRASHED, sentence, culprits, (), self._suspect_lines(), _NOTHING_REMEDY)
 
     def _unmarked_error(self) -> Diagnosis | None:
         """A line that looks like an error has no traceback, and little other output follows."""
@@ -747,35 +765,14 @@ def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = _
 
 def _printed_beside(error: Error, others: Sequence[LogError], errors: Sequence[LogError]) -> list[str]:
     """Return a consequence of an error, and the last of the ``others`` that ranks printed by themselves."""
-    consequence = next(
-        (
-            log_error
-            for log_error in errors
-            if log_error.error.is_consequence and log_error.rank >= 0 and not log_error.was_handled
-        ),
-        None,
-    )
-    lines = []
-    if consequence:
-        lines.append(f"a consequence: rank {consequence.rank} printed {cut(consequence.error.text)}")
-    lines += [
-        f"also printed: {cut(log_error.error.message)}"
-        for log_error in others[-1:]
-        if log_error.error.frame and error.text not in log_error.error.message
+    noticed = [
+        entry for entry in errors if entry.error.is_consequence and entry.rank >= 0 and not entry.was_handled
     ]
-    return lines
-
-
-def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
-    """Return the diagnosis of a log that ends inside of a traceback."""
-    culprits = tuple(
-        Culprit(log_error.rank, log_error.node, log_error.error.message)
-        for log_error in unended[:MOST_CULPRITS]
-        if log_error.rank >= 0
-    )
-    who = ranks_in_words(sorted({culprit.rank for culprit in culprits})) if culprits else "a process"
-    sentence = f"{who} failed: the log ends in {unended[0].error.message}"
-    return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (), _NOTHING_REMEDY)
+    beside = [entry for entry in others[-1:] if entry.error.frame and error.text not in entry.error.message]
+    return [
+        *(f"a consequence: rank {entry.rank} printed {cut(entry.error.text)}" for entry in noticed[:1]),
+        *(f"also printed: {cut(entry.error.message)}" for entry in beside),
+    ]
 
 
 def foreign(remedy: str) -> str:
@@ -896,31 +893,3 @@ def _without_handled(
     if certain or any(end.kind in WHOLE_JOB or end.is_report for end in ends):
         return certain
     return ended or list(own) if has_failed or (is_noticed and not ends) else []
-
-
-def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list[LogError]:
-    """Leave out errors of processes that were ended with the whole job."""
-    job_ended = whole_job_ended_at(ends)
-    if not job_ended:
-        return list(own)
-    return [
-        log_error
-        for log_error in own
-        if log_error.order < job_ended and not ASKED_TO_END.match(log_error.error.text)
-    ]
-
-
-def _is_bare_abort(entry: LogError) -> bool:
-    """Return whether a process aborted and does not say where or why."""
-    return entry.error.text.startswith("Fatal Python error: Aborted") and not entry.error.frame
-
-
-def _was_killed(errors: Sequence[LogError]) -> bool:
-    """Return whether all errors tell of a process that was killed."""
-    return all(
-        re.search(
-            r"killed by signal: Killed|exited unexpectedly|abruptly",
-            log_error.error.text,
-        )
-        for log_error in errors
-    )
