@@ -27,7 +27,7 @@ PART = View(
 )
 CONVERSION = View(
     "The output of `convert --json`.",
-    ViewField("line", "The line to type.", read=lambda conversion: _lines(conversion, 0)),
+    ViewField("line", "The line to type.", read=lambda conversion: _line(conversion, 0)),
     ViewField("parts", "Each part of the script.", many(PART)),
 )
 
@@ -57,19 +57,16 @@ def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool)
     if as_json:
         put(CONVERSION.json(conversion))
         return
-    put(_lines(conversion, _WIDTH))
+    put(_line(conversion, _WIDTH))
     if path:
         say(f"{path} has the other options")
     _report(conversion)
 
 
-def _lines(conversion: Conversion, width: int) -> str:
-    """Return a line for each run. One longer than ``width`` has an option in each row; 0: none has."""
-    lines = []
-    for run in conversion.runs or (conversion,):
-        line = " ".join(run.words())
-        lines.append(line if not width or len(line) <= width else " \\\n    ".join(run.words()))
-    return "\n".join(lines)
+def _line(conversion: Conversion, width: int) -> str:
+    """Return the line. If it is longer than ``width``, it has an option in each row; 0: it has none."""
+    line = " ".join(conversion.words())
+    return line if not width or len(line) <= width else " \\\n    ".join(conversion.words())
 
 
 def _report(conversion: Conversion) -> None:

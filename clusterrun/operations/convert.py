@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from itertools import takewhile
 
 from clusterrun.config.profiles import PROJECT_FILE
 from clusterrun.model.errors import BadInput
@@ -78,16 +77,7 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
     """
     values: dict[str, list[str]] = {}
     written: list[tuple[str, str]] = []
-    runs = conversion.runs or (conversion,)
-    setups = [[pair for pair in run.options if pair[0] == "setup"] for run in runs]
-    # A run's setup is that of the file, then its own: the file can have only the lines that all begin with.
-    first_setups = [pairs[0] for pairs in takewhile(lambda pairs: len(set(pairs)) == 1, zip(*setups))]
-    common = [
-        pair
-        for pair in runs[0].options
-        if (pair in first_setups if pair[0] == "setup" else all(pair in run.options for run in runs))
-    ]
-    for name, value in common:
+    for name, value in conversion.options:
         option = CONFIGURABLE.get(name)
         # A shell expands ``$PWD``, and a sweep ``{task}``.
         is_fixed = name == "setup" or not set("${") & set(value)
@@ -110,12 +100,8 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
             file.write(text)
     except FileExistsError:
         raise BadInput(f"{path} exists and is not replaced", f"add this to it:\n{text.rstrip()}") from None
-    shorter_runs = []
-    for run, run_setups in zip(runs, setups):
-        others = [pair for pair in run.options if pair[0] != "setup" and pair not in written]
-        shorter_runs.append(replace(run, options=(*others, *run_setups[len(first_setups) :])))
-    remaining = tuple(shorter_runs) if conversion.runs else ()
-    return path, replace(conversion, options=shorter_runs[0].options, runs=remaining)
+    options = tuple(pair for pair in conversion.options if pair not in written)
+    return path, replace(conversion, options=options)
 
 
 def _quoted(text: str) -> str:

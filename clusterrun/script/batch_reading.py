@@ -88,8 +88,6 @@ class Reading:
     is_kept: bool = False  # whether COMMAND is the whole statement of the script
     is_partial: bool = False  # whether the statement of the command does more than the line
     parts: tuple[Part, ...] = ()
-    # The statements, in their order, with the commands that are runs of their own. () if there is one.
-    runs: tuple[Statement, ...] = ()
 
     @property
     def read_in_ranks(self) -> set[str]:
@@ -110,8 +108,6 @@ class Scope:
     arguments: tuple[str, ...] | None
     depth: int = 0
     in_ranks: bool = False  # whether a launcher starts them, so that each rank or node runs them
-    # The line of the command to read; 0: the one that trains, without other runs; ``ONE_RUN``: with them.
-    command_line: int = 0
 
     def folder_at(self, line: int) -> str:
         """Return the folder to which the script has changed before ``line``; '' for that of submit."""

@@ -53,8 +53,6 @@ class Conversion:
     options: tuple[tuple[str, str], ...]
     command: tuple[str, ...]  # () if the script starts no program that trains
     parts: tuple[Part, ...]  # in the order of the script
-    # The conversion for each command of the script that is a run of its own, in their order; () for one run.
-    runs: tuple[Conversion, ...] = ()
 
     @property
     def untranslated(self) -> tuple[Part, ...]:
@@ -94,8 +92,8 @@ def line_to_type(spec: JobSpec, conversion: Conversion, verb: str = "submit") ->
     """Return the advice to type the line for ``conversion``, with the parts that it lacks."""
     advice = "clusterrun writes the batch script itself; give it the program and the options:\n  "
     plain = replace(spec, per_node=False)
-    advice += "\n  ".join(line(plain, run, verb) for run in conversion.runs or (conversion,))
-    advice += "" if conversion.command or conversion.runs else f"\n{NO_COMMAND}"
+    advice += line(plain, conversion, verb)
+    advice += "" if conversion.command else f"\n{NO_COMMAND}"
     advice += "".join(f"\nnot in that line: {note}" for note in _notes(conversion.untranslated))
     return advice + "".join(f"\nwith another meaning: {note}" for note in _notes(conversion.changed))
 

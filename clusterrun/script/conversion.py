@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
@@ -30,10 +30,8 @@ from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.quoting import evaluated_text, literal
 from clusterrun.script.sbatch_lines import SEPARATE, Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
-from clusterrun.script.script_reading import ONE_RUN, read_script, with_login_files
-from clusterrun.script.shell_source import SOURCED, Body, ShellSource, Statement
-from clusterrun.script.statement_rules import OF_OTHER_RUNS
-from clusterrun.script.statements_beside import ERREXIT
+from clusterrun.script.script_reading import read_script, with_login_files
+from clusterrun.script.shell_source import SOURCED, Body, ShellSource
 from clusterrun.script.training_statement import RUNS_OF_A_LOOP, literal_placeholders
 
 # The arguments of a batch script that has none.
@@ -103,49 +101,9 @@ def convert(
     if is_zsh or not set(SHELLS) & names:
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
 
-    def conversion_of(line: int) -> tuple[Conversion, tuple[Statement, ...]]:
-        script = _with_visible_gpus(_with_own_gpus(_read(text, read_file, arguments, path, line)))
-        reading = with_login_files(script.reading, interpreter, 1, shebang.rstrip())
-        return _conversion(replace(script, reading=reading), shebang), reading.runs
-
-    conversion, statements = conversion_of(0)
-    runs = [conversion_of(statement.line)[0] for statement in statements]
-    if any(run.verb == "sweep" or not run.command for run in runs):
-        return conversion_of(ONE_RUN)[0]
-    if not runs:
-        return conversion
-    return _with_runs(conversion, statements, runs)
-
-
-def _with_runs(
-    conversion: Conversion, statements: Sequence[Statement], runs: Sequence[Conversion]
-) -> Conversion:
-    """Return ``conversion`` with the runs of its ``statements``, in the order of the script."""
-    parts: dict[Part, None] = {}
-    is_group = statements[0].in_background
-    ends_at_errors = any(ERREXIT.match(part.text) for part in conversion.parts)
-    ordered = [
-        replace(run, options=(("after", "last"), *run.options)) if place and not is_group else run
-        for place, run in enumerate(runs)
-    ]
-    for run in runs:
-        parts.update(dict.fromkeys(run.parts))
-    reason = "" if ends_at_errors else "its run starts only if the run before succeeds"
-    reason = "a run of its own, which may start before or after the others" if is_group else reason
-    for statement in statements[0 if is_group else 1 :] if reason else ():
-        parts[Part(statement.line, statement.text, PartOutcome.OPTION, reason)] = None
-    in_line = {
-        (part.line, part.text)
-        for part in parts
-        if part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND, PartOutcome.OPTION)
-    }
-    # The line of one run has what those of the others lack.
-    for part in tuple(parts):
-        may_be_elsewhere = part.reason in OF_OTHER_RUNS or part.outcome is PartOutcome.NEEDLESS
-        if may_be_elsewhere and (part.line, part.text) in in_line:
-            del parts[part]
-    by_line = sorted(parts, key=lambda part: part.line)
-    return replace(conversion, parts=tuple(by_line), runs=tuple(ordered))
+    script = _with_visible_gpus(_with_own_gpus(_read(text, read_file, arguments, path)))
+    reading = with_login_files(script.reading, interpreter, 1, shebang.rstrip())
+    return _conversion(replace(script, reading=reading), shebang)
 
 
 def _conversion(script: _Script, shebang: str) -> Conversion:
@@ -270,12 +228,8 @@ def _read(
     read_file: Callable[[str], str],
     arguments: tuple[str, ...] | None,
     path: str,
-    command_line: int,
 ) -> _Script:
-    """Read the directives and the statements. Raises ``BadInput`` for a job of several programs.
-
-    ``command_line``: the line of the command; 0: the one that trains; ``ONE_RUN``: it, with all others.
-    """
+    """Read the directives and the statements. Raises ``BadInput`` for a job of several programs."""
     directives = read_directives(text)
     array = read_array({directive.name: directive.value for directive in directives}.get("array", ""))
     counts = {**task_counts(directives), **dict(array.counts)}
@@ -298,7 +252,7 @@ def _read(
         environment={**job_variables(directives), **(_NO_ARGUMENTS if arguments is None else {})},
         sourced={name: file.names_set for name, file in files.items()},
     )
-    reading = read_script(source, read_at, arguments, command_line)
+    reading = read_script(source, read_at, arguments)
 
     # The job has other numbers of tasks than the script.
     def with_counts(line: str) -> str:

@@ -215,7 +215,7 @@ def _line_of_script(spec: JobSpec, name: str, command: Sequence[str], verb: str)
     """Return the advice to type the line for the shell script ``name``; '' if it is no single run."""
     with suppress(BadInput):
         conversion = _conversion(name, spec.cwd, tuple(command[command.index(name) + 1 :]), ())
-        if conversion.command and not conversion.runs:
+        if conversion.command:
             return batch_scripts.instead(spec, conversion, verb)
     return ""
 

@@ -21,7 +21,6 @@ from clusterrun.script.batch_reading import (
     is_condition,
     is_helper,
     is_repeatable,
-    is_small,
     plain_launch,
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
@@ -66,29 +65,24 @@ LOGIN = (
 # Code that only running the script shows. ``eval "$(…)"`` prepares the shell.
 _EVALUATES = re.compile(r"eval\s+[\"']?\$(?!\()|(?:source|\.)\s+\"?\$\{?\d")
 # An option that gives a program its place in a group of programs.
-_HAS_RANK = re.compile(r"\s--?(?:node[-_]?)?rank[ =]\d")
 # A program that trains, by its name. One behind it evaluates.
 _TRAINS = re.compile(r"(?i)train|tun(?:e|ing)")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
 _IS_SKIPPED = "it does not run: its condition is false with the values and resources of this file"
-# In the place of the line of a command: all commands are in one run.
-ONE_RUN = -1
 
 
 def read_script(
     source: ShellSource,
     read_file: Callable[[str], str],
     arguments: tuple[str, ...] | None,
-    command_line: int = 0,
 ) -> Reading:
     """Return what the script ``source`` asks for.
 
     ``read_file`` returns the text of a script that it starts, or ''. ``arguments``: those of the script; None
-    if they are known only when it runs. ``command_line``: the line of the command; 0: the one that trains;
-    ``ONE_RUN``: it, and no other command is a run of its own.
+    if they are known only when it runs.
     """
-    reading = _read(Scope(source, read_file, arguments, command_line=command_line))
+    reading = _read(Scope(source, read_file, arguments))
     if not source.has_errors:
         return reading
     reason = "convert cannot read the shell code from here: bash -n SCRIPT says whether bash can"
@@ -121,10 +115,6 @@ def _read(scope: Scope) -> Reading:
         unsure, training = [other.statement for other in candidates], None
     if training is None:
         unsure += [other for other in statements if _EVALUATES.match(other.text)]
-    has_runs = training is not None and not scope.depth and scope.command_line != ONE_RUN
-    runs = _runs(scope, candidates, training) if training and has_runs else ()
-    if scope.command_line > 0:
-        training = next(other for other in candidates if other.statement.line == scope.command_line)
     if training is None:
         place, of_training = len(statements), Reading()
     elif training.is_block and training.inner:
@@ -150,7 +140,7 @@ def _read(scope: Scope) -> Reading:
     ]
     if training and _is_in_background(training):
         beside += [statement for statement in statements if statement.in_background]
-    before = read_before(scope, statements[:place], training, of_training, beside, runs, trainings, unsure)
+    before = read_before(scope, statements[:place], training, of_training, beside, trainings, unsure)
     setup = (*before.setup, *of_training.setup)
     if scope.arguments and any(POSITIONAL.search(line) for line in (*setup, of_training.text)):
         shell_words = [setup_word(value, scope.source.constants) for value in scope.arguments]
@@ -161,7 +151,7 @@ def _read(scope: Scope) -> Reading:
     parts = [
         *of_training.parts,
         *before.parts,
-        *parts_after(statements[place + 1 :], of_training.in_background),
+        *parts_after(statements[place + 1 :], of_training.in_background, trainings),
     ]
     printed = {part.line for part in parts if part.reason == ONLY_PRINTS}
     for statement in statements if scope.arguments is None else ():
@@ -184,7 +174,7 @@ def _read(scope: Scope) -> Reading:
             outcome, reason = PartOutcome.UNTRANSLATED, NEEDS_ARGUMENTS
         parts.append(Part(skipped.line, skipped.text, outcome, reason))
     requeues = before.requeues or of_training.requeues
-    return replace(of_training, setup=setup, requeues=requeues, parts=tuple(parts), runs=runs)
+    return replace(of_training, setup=setup, requeues=requeues, parts=tuple(parts))
 
 
 def with_login_files(reading: Reading, shell: Sequence[str], line: int, text: str) -> Reading:
@@ -238,48 +228,6 @@ def _serves(scope: Scope, candidate: Candidate, candidates: Sequence[Candidate])
 def _is_in_background(candidate: Candidate) -> bool:
     is_inner = candidate.inner is not None and candidate.inner.in_background
     return candidate.statement.in_background or is_inner
-
-
-def _runs(scope: Scope, candidates: Sequence[Candidate], training: Candidate) -> tuple[Statement, ...]:
-    """Return the statements whose commands are runs of their own beside ``training``; () if there are none.
-
-    A program that runs beside another one may serve it: only the same program is a run of its own.
-    """
-    statements: list[Statement] = []
-    command = training.training.launch.command
-    program = command[: 1 + (command[:1] == ("-m",))]
-    results = {name for other in scope.source.statements if "$?" in other.text for name in other.sets}
-    for candidate in candidates:
-        statement, launch = candidate.statement, candidate.training.launch
-        is_behind = statement.line > training.statement.line
-        is_step = is_small(launch, scope.source.constants)
-        is_run = candidate.training.kind is TrainingKind.LAUNCHED and not is_step
-        is_beside = statement.in_background or training.statement.in_background
-        are_beside = statement.in_background and training.statement.in_background
-        is_equal = are_beside and candidate.training.kind is training.training.kind
-        is_python = candidate.training.kind >= TrainingKind.PYTHON
-        is_same_program = launch.command[: len(program)] == program
-        is_of_group = is_beside and (not is_same_program or _HAS_RANK.search(statement.text))
-        reads_result = bool(statement.reads & results) or "$?" in statement.text
-        if statement is training.statement:
-            statements.append(statement)
-        elif launch.overlaps or reads_result or is_of_group:
-            continue
-        elif not statement.is_plain:
-            is_evaluation = is_behind and candidate.training.kind is TrainingKind.PYTHON
-            statements += [statement] if is_evaluation and kept_whole(scope, candidate) else []
-        elif is_run or is_equal or (is_python and (is_behind or is_same_program)):
-            statements.append(statement)
-    # Each is found again by its line. They run one after another, or all at the same time.
-    has_own_lines = len({statement.line for statement in statements}) == len(statements)
-    first, last = statements[0].line, statements[-1].line
-    waits = any(
-        first < other.line < last and re.match(r"wait\b", other.text) for other in scope.source.statements
-    )
-    in_background = [statement.in_background for statement in statements]
-    is_chain = not any(in_background)
-    is_group = all(in_background[:-1]) and not waits
-    return tuple(statements) if len(statements) > 1 and has_own_lines and (is_chain or is_group) else ()
 
 
 def _follows(scope: Scope, first: Statement, second: Statement) -> bool:
@@ -445,7 +393,7 @@ def _block(
 
 
 def _inner(scope: Scope, source: ShellSource, arguments: tuple[str, ...] | None) -> Scope:
-    return replace(scope, source=source, arguments=arguments, depth=scope.depth + 1, command_line=0)
+    return replace(scope, source=source, arguments=arguments, depth=scope.depth + 1)
 
 
 def _runs_python(names: tuple[str, ...]) -> bool:

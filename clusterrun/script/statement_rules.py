@@ -57,6 +57,7 @@ IS_UNSURE = "convert does not know this program or function: give it as COMMAND,
 _IS_NEUTRAL = "it may belong before COMMAND or behind it: give it as a --setup line, or run it afterwards"
 IS_OF_LATER = "a later statement reads it that is not in the line"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
+IS_LATER_RUN = "it runs after the ranks: submit it as a run of its own with --after RUN"
 IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks: clusterrun help signals"
 _IS_TRAP_OF_END = (
     "the script's own shell runs it at its end: do it in the training script, or after clusterrun wait"
@@ -74,8 +75,7 @@ WAITS = "it depends on a program that is not in the line"
 IS_OTHER_BRANCH = "another branch starts it: submit it as a run of its own"
 TAKES_PLACE = "its program takes the place of the script: submit it as a run of its own"
 # Reasons for statements with programs that depend on the command.
-OTHER_PROGRAMS = (IS_OTHER_RUN, IS_BESIDE, WAITS, IS_OTHER_BRANCH, TAKES_PLACE)
-OF_OTHER_RUNS = (IS_OTHER_RUN, IS_BESIDE, IS_OF_OTHER_RUN, IS_OF_LATER, IS_BEHIND)
+OTHER_PROGRAMS = (IS_OTHER_RUN, IS_LATER_RUN, IS_BESIDE, WAITS, IS_OTHER_BRANCH, TAKES_PLACE)
 
 
 @frozen

@@ -48,6 +48,7 @@ from clusterrun.script.statement_rules import (
     ALLEXPORT,
     IS_BEHIND,
     IS_BESIDE,
+    IS_LATER_RUN,
     IS_OF_LATER,
     IS_OPTION,
     QUEUES_JOB,
@@ -105,15 +106,14 @@ def read_before(
     training: Candidate | None,
     of_training: Reading,
     beside: Sequence[Statement],
-    runs: Sequence[Statement],
     trainings: Sequence[Statement],
     unsure: Sequence[Statement],
 ) -> Reading:
     """Return the setup lines of the statements before the command.
 
     They are read backwards, because a line is needed if a later one reads the variables that it sets.
-    ``beside``: statements with a training that runs beside the command. ``runs``: statements that are runs
-    of their own. ``trainings``: all with a command that trains. ``unsure``: those whose program may be it.
+    ``beside``: statements with a training that runs beside the command. ``trainings``: all with a command
+    that trains. ``unsure``: those whose program may be it.
     """
     # The line sets the launcher's variables behind the setup lines of the script.
     of_launch = of_training.training.launch.environment if of_training.training else ()
@@ -136,7 +136,7 @@ def read_before(
     requeues = False
     exported = _exported(statements)
     errexit = _errexit(statements)
-    absent = min((statement.line for statement in (*beside, *unsure, *runs)), default=None)
+    absent = min((statement.line for statement in (*beside, *unsure)), default=None)
     is_before_run = False
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
@@ -144,7 +144,6 @@ def read_before(
             facts,
             is_read=facts.is_read or is_open or reads_any,
             is_exported=statement in exported,
-            launches=facts.launches or statement in runs,
             is_beside=statement in beside,
             is_unsure=statement in unsure,
             is_behind_unsure=bool(unsure) and unsure[0].line < statement.line,
@@ -460,10 +459,13 @@ def _leaves_an_environment(command: Command) -> bool:
     return is_of_conda or command.program in ("deactivate", "module", "ml", "cd", "unset", "popd", "export")
 
 
-def parts_after(statements: Sequence[Statement], in_background: bool) -> Iterator[Part]:
+def parts_after(
+    statements: Sequence[Statement], in_background: bool, trainings: Sequence[Statement]
+) -> Iterator[Part]:
     """Yield what becomes of the statements behind the command, the last one first.
 
-    ``in_background``: whether the command runs beside them, until the script waits for it.
+    ``in_background``: whether the command runs beside them, until the script waits for it. ``trainings``: all
+    with a command that trains.
     """
     needed: set[str] = set()
     is_followed = False  # whether a statement behind it is not in the line
@@ -474,6 +476,7 @@ def parts_after(statements: Sequence[Statement], in_background: bool) -> Iterato
     for place, statement in reversed([*enumerate(statements)]):
         reason = IS_BESIDE if place < end or statement.in_background else IS_BEHIND
         reason = reason if statement.commands else IS_OF_LATER
+        reason = IS_LATER_RUN if reason == IS_BEHIND and statement in trainings else reason
         part = _part_after(statement, reason)
         reads_result = "$?" in statement.text or bool(statement.reads & results)
         decides = re.search(r"\bexit [1-9]", statement.text) and not reads_result

@@ -27,9 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_line_is_printed_alone_and_the_rest_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", "job.sbatch"]) == 0
     printed = capsys.readouterr()
-    first, second = printed.out.split("clusterrun submit")[1:]
-    assert first.rstrip().endswith("train.py --lr 1") and "--after last" in second
-    assert "line 5: python evaluate.py" in printed.err
+    assert printed.out.count("clusterrun submit") == 1 and printed.out.endswith("train.py --lr 1\n")
+    assert "line 5: python evaluate.py" in printed.err and "--after" in printed.err
 
 
 @pytest.mark.parametrize(("variable", "is_named"), [("SBATCH_X", True), ("SBATCH_IGNORE_PBS", False)])
@@ -49,19 +48,15 @@ def test_options_of_pbs_are_comments_if_the_shell_has_sbatch_ignore_them(
 def test_the_json_has_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", "--json", "job.sbatch"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert {part["outcome"] for part in document["parts"]} == {"option", "setup", "command"}
-    assert document["line"].count("\n") == 1
+    assert {part["outcome"] for part in document["parts"]} == {"option", "setup", "command", "not translated"}
+    assert "\n" not in document["line"]
 
 
 def test_the_written_configuration_applies_to_the_short_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["convert", "--write", "job.sbatch"]) == 0
-    assert capsys.readouterr().out.split("\n") == [
-        "clusterrun submit --nodes 2 train.py --lr 1",
-        "clusterrun submit --after last --per-node evaluate.py",
-        "",
-    ]
+    assert capsys.readouterr().out == "clusterrun submit train.py --lr 1\n"
     assert main(["config", "show", "--json"]) == 0
     options = {option["name"]: option for option in json.loads(capsys.readouterr().out)["options"]}
     assert options["gpus"]["value"] == 4

@@ -46,8 +46,7 @@ def test_every_directive_and_statement_of_a_recorded_script_is_accounted_for(pat
 def test_a_statement_of_a_recorded_script_has_one_outcome_and_its_setup_line(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     conversion = convert(text)
-    runs = conversion.runs or (conversion,)
-    in_line = "\n".join(value for run in runs for _, value in run.options)
+    in_line = "\n".join(value for _, value in conversion.options)
     for statement in ShellSource(text).statements:
         own = [
             part for part in conversion.parts if (part.line, part.text) == (statement.line, statement.text)
@@ -386,31 +385,26 @@ def test_a_first_line_that_sbatch_refuses_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "runs"),
+    ("lines", "program", "named"),
     [
         (
-            "module load x\npython p.py\nsrun python a.py\ncp a b\nsrun -n2 python b.py\npython c.py",
-            [
-                "--setup 'module load x' --setup 'python p.py || :' a.py",
-                "--after last --ranks-per-node 2 --setup 'module load x' --setup 'cp a b || :' b.py",
-                "--after last --setup 'module load x' c.py",
-            ],
+            "module load x\npython p.py\nsrun python a.py\nsrun -n2 python b.py\npython c.py",
+            "b.py",
+            {3, 4, 6},
         ),
-        ("srun -n1 python a.py 1 &\nsrun -n1 python a.py 2 &\nwait", ["a.py 1", "a.py 2"]),
-        # The first one may serve the second one.
-        ("srun -n1 python server.py &\nsrun -n1 python client.py", []),
-        ("srun python a.py &\nwait\nsrun python b.py", []),
-        ("srun python a.py || srun python a.py --resume", []),
+        ("srun -n1 python a.py 1 &\nsrun -n1 python a.py 2 &\nwait", "1", {3}),
+        ("python t.py 1\npython t.py 2", "2", {2}),
+        ("python train.py\npython evaluate.py", "train.py", {3}),
+        ("python train.py\nif [ -f best ]; then python evaluate.py; fi", "train.py", {3}),
+        ("bash a.sh | tee a.log &\nbash b.sh | tee b.log &\nwait", "b.sh", {2}),
+        ("srun python a.py &\nwait\nsrun python b.py", "a.py", {4}),
     ],
 )
-def test_each_command_that_is_a_run_of_its_own_has_a_line(lines: str, runs: list[str]) -> None:
-    assert [typed(run) for run in converted(lines).runs] == [f"submit {run}" for run in runs]
-
-
-def test_a_statement_in_the_line_of_one_run_is_not_missing_in_another() -> None:
-    conversion = converted("set -e\nsrun python a.py\nX=$(f)\nsrun python b.py $X\n./tidy")
-    assert [part.text for part in conversion.untranslated] == ["./tidy"]
-    assert not any("succeeds" in part.reason for part in conversion.parts)
+def test_a_program_that_is_not_the_command_is_named(lines: str, program: str, named: set[int]) -> None:
+    conversion = converted(lines)
+    parts = (*conversion.untranslated, *conversion.changed)
+    assert conversion.command[-1] == program
+    assert named <= {part.line for part in parts if part.outcome is not PartOutcome.OPTION}
 
 
 @pytest.mark.parametrize(
@@ -617,24 +611,9 @@ def test_options_of_the_first_line_are_those_of_set() -> None:
     assert options == (("setup", "./prepare"),)
 
 
-def test_a_condition_behind_the_training_is_a_run_with_the_whole_statement() -> None:
-    runs = converted("python train.py\nif [ -f best ]; then python evaluate.py; fi").runs
-    assert [run.command[-1] for run in runs] == ["train.py", "if [ -f best ]; then python evaluate.py; fi"]
-
-
 def test_a_value_for_a_statement_behind_the_command_is_named_with_it() -> None:
     parts = converted("python t.py\nR=$(wc -l < log)\nS=$?\necho $R $S > rates").untranslated
     assert [part.line for part in parts] == [3, 5]
-
-
-def test_a_training_is_no_setup_line_of_the_run_that_evaluates_it() -> None:
-    runs = converted("module load a\npython train.py\npython evaluate.py").runs
-    assert [typed(run).split(" --setup 'module load a' ")[1] for run in runs] == ["train.py", "evaluate.py"]
-
-
-def test_runs_of_one_program_are_runs_of_their_own() -> None:
-    runs = converted("python t.py 1\npython t.py 2").runs
-    assert [run.command for run in runs] == [("t.py", "1"), ("t.py", "2")]
 
 
 @pytest.mark.parametrize("line", ["env A=1 ./prepare", "X=$(python prepare.py)", "X=$(./prepare)"])
@@ -1231,14 +1210,6 @@ def test_an_interpreter_in_a_folder_that_only_the_script_knows_is_named() -> Non
     assert any("a/bin/python" in part.text for part in conversion.untranslated)
 
 
-def test_each_run_of_a_script_has_the_hook_of_conda() -> None:
-    conversion = converted(
-        'eval "$(conda shell.bash hook)"\nconda activate a\npython fit.py 1\npython fit.py 2'
-    )
-    setups = [" ".join(value for name, value in run.options if name == "setup") for run in conversion.runs]
-    assert ["shell.bash hook" in setup for setup in setups] == [True, True]
-
-
 def test_a_trap_behind_the_command_is_no_run_after_it() -> None:
     trap = "trap 'kill -USR1 $P' USR1"
     conversion = converted(f"python fit.py &\nP=$!\n{trap}\nwait $P")
@@ -1307,13 +1278,6 @@ def test_a_value_that_a_file_may_change_is_named_or_not_used() -> None:
     lines = "A=1\nsource conf.sh\nif [ $A = 1 ]; then python a.py; else python b.py; fi"
     assert any("if it changes A" in part.reason for part in converted(lines).parts)
     assert "b.py" in typed(converted(lines, conf_sh="A=2\n"))
-
-
-def test_each_run_has_what_may_change_the_shell_and_what_runs_beside() -> None:
-    lines = "jutil env x\n./serve &\nrm -r old\npython t.py one\npython t.py two"
-    first, second = converted(lines).runs
-    setups = [[value for name, value in run.options if name == "setup"] for run in (first, second)]
-    assert setups == [["jutil env x || :", "./serve &", "rm -r old || :"], ["jutil env x || :", "./serve &"]]
 
 
 def test_a_number_of_tasks_that_no_directive_gives_is_named() -> None:
@@ -1564,11 +1528,6 @@ def test_a_file_with_two_variables_in_its_name_is_no_argument() -> None:
     assert converted("python t.py --x 1 > $D/$T.out").command == ("t.py", "--x", "1")
 
 
-def test_equal_programs_in_the_background_are_runs_also_before_a_pipe() -> None:
-    runs = converted("bash a.sh | tee a.log &\nbash b.sh | tee b.log &\nwait").runs
-    assert [run.command[-1] for run in runs] == ["a.sh", "b.sh"]
-
-
 def test_a_variable_of_ranks_is_kept_with_per_node() -> None:
     lines = "export WORLD_SIZE=$((SLURM_NNODES * 4))"
     assert setup_of(f"#SBATCH --gres=gpu:4\n{lines}\npython t.py") == [lines]
@@ -1624,7 +1583,7 @@ def test_a_loop_in_an_array_is_not_said_to_run_one_after_another() -> None:
 
 def test_programs_of_one_group_are_no_runs_of_their_own() -> None:
     conversion = converted("python t.py --rank=1 &\npython t.py --rank=0\nwait")
-    assert not conversion.runs and {part.line for part in conversion.untranslated} == {2}
+    assert {part.line for part in conversion.untranslated} == {2}
 
 
 def test_a_setup_line_that_may_fail_is_not_said_to_end_the_run() -> None:
