@@ -22,6 +22,7 @@ from clusterrun.model.contract import MARKER_VARIABLE
 from clusterrun.model.errors import ClusterrunError
 
 MakeLab = Callable[..., Lab]
+DAEMONS = frozenset({"slurmd", "slurmctld", "slurmscriptd", "slurmdbd", "munged", "mariadbd"})
 MADE: list[Lab] = []
 """Every lab of this session."""
 SLURM_VARIABLE = "CLUSTERRUN_TEST_SLURM"
@@ -146,8 +147,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def strangers(lab: Lab) -> list[LabProcess]:
-    """Return the processes on the lab's hosts, except its own daemons."""
-    return [p for p in lab.processes() if p.host != CONTROLLER and not p.is_daemon]
+    """Return the processes on the lab's hosts, except its own: processes 1, their sleeps, and daemons."""
+    guests = [p for p in lab.processes() if p.host != CONTROLLER and p.name not in DAEMONS]
+    return [p for p in guests if p.inner != 1 and p.command != "sleep 86400"]
 
 
 def marker(process: int) -> str:

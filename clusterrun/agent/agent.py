@@ -281,9 +281,6 @@ class Agent:
         )
         self._leave_at_once(now, 1)
 
-    def on_farewell(self, now: Now, message: messages.Farewell) -> None:
-        self._leave_at_once(now, 0)
-
     def _leave_at_once(self, now: Now, code: int) -> None:
         """Kill the ranks without grace, and exit as soon as none is left."""
         self._ending.leave(code)
@@ -303,7 +300,7 @@ _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
     messages.RanksStarted: Agent.on_ranks_started,
     messages.StartFailed: lambda self, now, event: self._ranks.spawn_failed(event),
     messages.RankExited: lambda self, now, event: self._ranks.ended(now, event),
-    messages.SignalTaken: lambda self, now, event: self._ranks.on_signal_taken(event),
+    messages.SignalTaken: lambda self, now, event: self._actions.append(Tell(event)),
     LeftoversEnded: lambda self, now, event: self._ranks.on_leftovers_ended(event),
     messages.RanksGone: Agent.on_ranks_gone,
     messages.SidecarSaid: lambda self, now, event: self._sidecars.spoke(event),
@@ -318,5 +315,5 @@ _MESSAGES: dict[type, Callable[[Agent, Now, Any], None]] = {
     messages.SignalRanks: Agent._signal_ranks,
     messages.AskSidecar: lambda self, now, message: self._sidecars.ask(message, self._ending.has_begun),
     messages.EndSidecar: lambda self, now, message: self._sidecars.end(message),
-    messages.Farewell: Agent.on_farewell,
+    messages.Farewell: lambda self, now, message: self._leave_at_once(now, 0),
 }

@@ -60,7 +60,9 @@ class RankProcesses:
         self.wanted: Callable[[], bool] = lambda: True
         self._orders, self._paths = orders, paths
         self._base = {**place.environment, contract.NODE_NAME_VARIABLE: place.name}
-        self._place, self._whole_lineage, self._instrumented = place, whole_lineage, instrumented
+        self._place, self._instrumented = place, instrumented
+        # Whether parents show all leftover processes. Otherwise the run's mark is searched for too.
+        self.whole_lineage = whole_lineage
         self._started: set[int] = set()
         self._epoch = -1
         self._port = 0
@@ -69,7 +71,7 @@ class RankProcesses:
         self._processes: list[proc.Process] = []
         self._forker = os.getpid()
         self._sessions: frozenset[int] = frozenset()
-        self._termed: set[int] = set()
+        self.termed: set[int] = set()  # processes that got a TERM in this attempt
         self._saving: frozenset[int] = frozenset()
         self.cut: tuple[str, ...] = ()  # processes that outlived their ranks, and were ended
         self._index: GrowthIndex | None = None
@@ -138,7 +140,7 @@ class RankProcesses:
         self._ranks = dict(zip(pids, self._numbers(message)))
         self._forker = forker
         self._sessions = self._sessions | frozenset(pids)
-        self._termed = set()
+        self.termed = set()
         self._processes = [process for process in map(proc.find, pids) if process]
         return RanksStarted(message.epoch)
 
@@ -210,13 +212,9 @@ class RankProcesses:
         processes = {
             process.pid: process
             for process in (*self._processes, *programs, *handling)
-            if not only_unreached or process.pid not in self._termed
+            if not only_unreached or process.pid not in self.termed
         }
         self._term(list(processes.values()))
-
-    def has_termed(self, pid: int) -> bool:
-        """Return whether the process got a TERM in this attempt."""
-        return pid in self._termed
 
     def _term(self, processes: list[proc.Process]) -> None:
         """Send TERM and CONT: a stopped process gets a TERM only when it continues."""
@@ -225,7 +223,7 @@ class RankProcesses:
 
             keep_last(self._stacks, self.living)
         for process in processes:
-            self._termed.add(process.pid)
+            self.termed.add(process.pid)
             send(process, signal.SIGTERM)
             send(process, signal.SIGCONT)
 
@@ -287,7 +285,7 @@ class RankProcesses:
         ended: list[ToCoordinator] = []
         target = KillTarget(self._orders.run_id, epoch, self._place.name)
         self._saving = frozenset(process.pid for process in self._processes if self._is_saving(process.pid))
-        flown = epoch not in self._started or not self._whole_lineage
+        flown = epoch not in self._started or not self.whole_lineage
 
         def find() -> list[proc.Process]:
             return everywhere(target, self._sessions) if flown else below(os.getpid())
@@ -304,7 +302,7 @@ class RankProcesses:
 
     def _is_saving(self, pid: int) -> bool:
         """Return whether a rank, or a program below it, got a TERM that it handles, and still runs."""
-        termed = self._termed & {pid, *(process.pid for process in below(pid))}
+        termed = self.termed & {pid, *(process.pid for process in below(pid))}
         if not termed:
             return False
         from clusterrun.agent.rank_signals import handles  # loaded with the first signal
@@ -315,10 +313,6 @@ class RankProcesses:
         if self._index:
             self._index.close()
             self._index = None
-
-    def distrust_lineage(self) -> None:
-        """Find leftover processes from now on by the run's mark too, not by their parents alone."""
-        self._whole_lineage = False
 
 
 def _memory_kills() -> int:

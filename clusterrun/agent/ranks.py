@@ -194,9 +194,6 @@ class Ranks:
             self._termed_at = now.steady
         self._actions.append(messages.SignalRanks(self.epoch, number, to_all=not ordered))
 
-    def on_signal_taken(self, event: messages.SignalTaken) -> None:
-        self._actions.append(Tell(event))
-
     def stop(self, now: Now, message: messages.StopRanks) -> None:
         """End its epoch. An epoch that never ran here is reported gone at once, and can never start."""
         if message.epoch == self.epoch:

@@ -17,7 +17,6 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import Any, frozen
 from clusterrun.protocol import messages
 from clusterrun.protocol.client import Joined
-from clusterrun.protocol.clock_sync import RemoteClock
 from clusterrun.protocol.codec import Encoder, WireError
 from clusterrun.protocol.connection import Connection
 from clusterrun.runtime import machine_events
@@ -45,6 +44,9 @@ _LEFTOVER_LONGEST_LOOK = 0.5
 _LEFTOVER_NOTE_SECONDS = 2.0
 # Seconds between looks while the shim is stopped.
 _STOPPED_LOOK = 0.2
+# Heartbeats that estimate the coordinator's time, and the round trip of its first message in seconds.
+_SAMPLES = 8
+_UNKNOWN_ROUND_TRIP = 10.0
 
 
 @frozen
@@ -60,6 +62,31 @@ class ShimLink:
             os.write(self.lease, line.encode() + b"\n")
         except (BlockingIOError, BrokenPipeError):
             pass
+
+
+class RemoteClock:
+    """The coordinator's time by heartbeats. The shortest recent round trip bounds the error best."""
+
+    def __init__(self, wall: float, steady: float) -> None:
+        self._samples = [(_UNKNOWN_ROUND_TRIP, wall - steady)]
+        self._sent: dict[int, float] = {}
+
+    def asked(self, beat: int, steady: float) -> None:
+        self._sent[beat] = steady
+
+    def answered(self, beat: int, wall: float, steady: float) -> None:
+        sent = self._sent.pop(beat, None)
+        if sent is None:
+            return
+        for older in [number for number in self._sent if number < beat]:
+            del self._sent[older]
+        round_trip = steady - sent
+        self._samples.append((round_trip, wall + round_trip / 2 - steady))
+        del self._samples[:-_SAMPLES]
+
+    def wall(self, steady: float) -> float:
+        """Return the coordinator's time now, in seconds since the epoch."""
+        return steady + min(self._samples)[1]
 
 
 class AgentService:
@@ -145,7 +172,7 @@ class AgentService:
 
     def _on_shim_ended(self) -> None:
         self._loop.forget(self._shim.ended)
-        self._rank_processes.distrust_lineage()
+        self._rank_processes.whole_lineage = False
         self._driver.happened(events.ShimLost())
 
     def _stop_with_shim(self) -> None:
@@ -243,7 +270,7 @@ class AgentService:
         others = [process for process in leftovers if not proc.reads_pipe(process.pid)]
         self._rank_processes.cut = tuple(f"{process.name} ({process.pid})" for process in others[:5])
         for process in others:
-            if not self._rank_processes.has_termed(process.pid):
+            if process.pid not in self._rank_processes.termed:
                 send(process, signal.SIGTERM)
                 send(process, signal.SIGCONT)
 

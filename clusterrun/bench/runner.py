@@ -131,7 +131,10 @@ class Runner:
         return RunWait(self._context, run.run_id, self._tell, logs_are_shown=True).wait(None)
 
     def _note(self, run: MeasuredRun) -> MeasuredRun:
-        self.results = self.results.with_run(run)
+        # It replaces an earlier result of that repeat.
+        repeat = (run.cell, run.number)
+        others = (other for other in self.results.runs if (other.cell, other.number) != repeat)
+        self.results = replace(self.results, runs=(*others, run))
         study_results.save(self._path, self.results)
         return run
 

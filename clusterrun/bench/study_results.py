@@ -10,7 +10,7 @@ from clusterrun.bench.study import Cell
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import frozen
 from clusterrun.runs.private_files import private_folder, write_whole
 
 
@@ -72,11 +72,6 @@ class StudyResults:
     runs: tuple[MeasuredRun, ...] = ()
     probed: MachineInfo | None = None
     format: int = contract.FORMAT
-
-    def with_run(self, run: MeasuredRun) -> StudyResults:
-        """Return these results with ``run`` in place of an earlier result of that repeat."""
-        others = tuple(other for other in self.runs if (other.cell, other.number) != (run.cell, run.number))
-        return replace(self, runs=(*others, run))
 
     def run(self, cell: Cell, number: int) -> MeasuredRun | None:
         """Return the result of one repeat; None if it was not measured."""

@@ -155,7 +155,7 @@ def rehearse(
         say(f"each run works in a copy of {cwd}")
         rehearsal = Rehearsal(runs, line.say, options["steps"] or 0, float(notice_seconds))
         results: list[Result] = []
-        with line.showing(rehearsal.progress):
+        with line.showing(runs.progress):
             for result in rehearsal.rehearse(names, options["elastic"]):
                 results.append(result)
                 if not options["as_json"]:

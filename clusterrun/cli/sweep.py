@@ -30,6 +30,7 @@ from clusterrun.cli.terminal import show, table
 from clusterrun.config import settings
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
+from clusterrun.model.duration import spoken
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.operations.context import Context
 from clusterrun.operations.sweep_results import SweepResult, gathered
@@ -330,7 +331,6 @@ def show_all(as_json: bool) -> None:
       clusterrun sweep list
     """
     from clusterrun.operations.list_runs import tally
-    from clusterrun.operations.sweep import age
 
     context = Context(tell=say)
     known_sweeps = Sweeps(context.store)
@@ -341,7 +341,7 @@ def show_all(as_json: bool) -> None:
         unqueued_runs = f"{len(record.waiting)} not queued" if record.waiting else ""
         runs, points = ", ".join(filter(None, (states, unqueued_runs))), len(record.points)
         about = {"sweep_id": record.sweep_id, "name": record.name, "submitted_at": record.submitted_at}
-        rows.append({**about, "age": age(record, now), "points": points, "runs": runs})
+        rows.append({**about, "age": spoken(now - record.submitted_at), "points": points, "runs": runs})
     if as_json:
         print(SWEEPS.json({"sweeps": rows}))
     elif rows:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.runtime.machine_events import Now
-from clusterrun.slurm_text.srun_messages import ended_on, failed_nodes, lacks_nodes, unreached
+from clusterrun.slurm_text.srun_messages import ended_on, failed_nodes, unreached
 
 
 class LostNodes(RunPart):
@@ -24,7 +24,7 @@ class LostNodes(RunPart):
         self._suspects: dict[int, bool] = {}
         self.awaited: tuple[int, ...] = ()
         self._places: tuple[int, ...] = ()
-        self._launcher_output: tuple[str, ...] = ()
+        self.launcher_output: tuple[str, ...] = ()
 
     def trained(self) -> None:
         self._places = tuple(member.node for member in self._membership.world)
@@ -32,7 +32,7 @@ class LostNodes(RunPart):
         self.awaited = ()
 
     def note_launcher_output(self, lines: tuple[str, ...]) -> None:
-        self._launcher_output = lines
+        self.launcher_output = lines
         for name in failed_nodes(lines):
             self.leave_out(name, contract.NOT_BACK)
 
@@ -67,11 +67,6 @@ class LostNodes(RunPart):
         return dict(self._out)
 
     @property
-    def job_shrank(self) -> bool:
-        """Return whether the launcher reports that the job has lost a node, which never returns to it."""
-        return lacks_nodes(self._launcher_output)
-
-    @property
     def enough_nodes(self) -> bool:
         return self._membership.size - len(self._gone()) >= self._need
 
@@ -102,7 +97,7 @@ class LostNodes(RunPart):
             self.awaited = tuple(lost)
         for node in lost:
             self._suspects[node] = True
-        self._launcher_output = ()
+        self.launcher_output = ()
         return self._gone()
 
     def suspects(self) -> tuple[tuple[int, ...], bool]:
@@ -164,11 +159,11 @@ class LostNodes(RunPart):
         """Return whether ``node`` fell silent. ``telling``: a missing agent is the node's own fault."""
         member = self._membership.members[node]
         name = self._membership.name_of(node)
-        if name in unreached(self._launcher_output):
+        if name in unreached(self.launcher_output):
             return True
         if member is not None and (member.silent or member.is_excused):
             return not member.is_excused
-        ended = member is not None and (self._local or ended_on(name, self._launcher_output))
+        ended = member is not None and (self._local or ended_on(name, self.launcher_output))
         return telling and not ended
 
     def _numbers(self, names: Sequence[str]) -> list[int]:

@@ -28,6 +28,7 @@ from clusterrun.coordinator.run_part import (
 )
 from clusterrun.protocol.messages import SidecarEnded, SidecarSaid
 from clusterrun.runtime.machine_events import Now
+from clusterrun.slurm_text.srun_messages import lacks_nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +142,9 @@ class WorldFormation(RunPart):
             return self._form(now, outcome.world)
         if isinstance(outcome, RunOver):
             self._active = None
-        elif isinstance(outcome, NoRanks) and (self._requeues or self.lost_nodes.job_shrank):
+        elif isinstance(outcome, NoRanks) and (
+            self._requeues or lacks_nodes(self.lost_nodes.launcher_output)
+        ):
             failure, kind = outcome.failure_event.failure, outcome.failure_event.kind
             if failure.node and kind is not FailureKind.OVERLOAD:
                 self.lost_nodes.leave_out(failure.node, failure.why)

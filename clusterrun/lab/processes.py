@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-DAEMONS = frozenset({"slurmd", "slurmctld", "slurmscriptd", "slurmdbd", "munged", "mariadbd"})
 # Searches for new processes before a host counts as a fork bomb.
 ROUNDS = 50
 
@@ -24,11 +23,6 @@ class LabProcess:
     inner: int
     name: str
     command: str
-
-    @property
-    def is_daemon(self) -> bool:
-        """Return whether it belongs to the lab itself: process 1, its sleep, or a daemon of Slurm."""
-        return self.inner == 1 or self.command == "sleep 86400" or self.name in DAEMONS
 
 
 def processes(hosts: dict[str, int]) -> tuple[LabProcess, ...]:

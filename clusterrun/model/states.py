@@ -41,11 +41,3 @@ class Phase(Word):
     TRAINING = "training"
     RESTARTING = "restarting"
     ENDED = "ended"
-
-    @property
-    def before_ranks(self) -> bool:
-        """Return whether no rank runs yet.
-
-        A reason then describes the current step, not the cause of an end.
-        """
-        return self in (Phase.STARTING, Phase.PREFLIGHT)

@@ -260,7 +260,9 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
         silent = f"{BEFORE_RANKS}: {evidence.script_error}"
     if row.state is State.COMPLETED:
         silent = ""
-    if row.state is State.FAILED and reason_of_run and evidence.state and evidence.state.phase.before_ranks:
+    is_before_ranks = evidence.state is not None and evidence.state.phase in (Phase.STARTING, Phase.PREFLIGHT)
+    if row.state is State.FAILED and reason_of_run and is_before_ranks:
+        # Its reason describes the last step, not the cause of the end.
         reason_of_run = f"{silent}; last message: {reason_of_run}"
     reason = _joined(reason_of_run, silent) if _did_not(evidence.state) else reason_of_run or silent
     return _Verdict(row.state, Phase.ENDED, reason, ended_at)

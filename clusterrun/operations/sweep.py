@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from clusterrun.config.sweep_points import Point, at, check_places, point_text
-from clusterrun.model.duration import spoken
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
@@ -405,7 +404,3 @@ def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
             point = replace(point, run_id="", earlier=(*point.earlier, point.run_id))
         listed.append(point)
     return replace(sweep, points=tuple(listed))
-
-
-def age(sweep: SweepRecord, now: float) -> str:
-    return spoken(now - sweep.submitted_at)

@@ -78,10 +78,6 @@ class Rehearsal:
         # Kinds of files that a restart has read.
         self._read_kinds: set[str] = set()
 
-    def progress(self) -> str:
-        """Describe the live runs in one line."""
-        return self._runs.progress()
-
     def rehearse(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
         """Yield the result of the control, then of each fault, in the order of the table."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 
@@ -66,7 +67,7 @@ def page(report: Report) -> str:
         most_findings=MOST_FINDINGS,
         map=svg.matrix(measured) if measured.links else None,
         legend=svg.legend(measured),
-        nodes_in_a_square=svg.nodes_in_a_square(measured),
+        nodes_in_a_square=math.ceil(len(measured.nodes) / svg.MOST_SQUARES),
         ring=svg.ring(measured, report.world) if measured.links else None,
         median=number(measured.median or 0),
         shares_bars=len(report.world) > svg.MOST_BARS,

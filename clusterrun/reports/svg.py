@@ -150,10 +150,6 @@ def matrix(rates: Rates) -> Markup:
     return tag("div", picture, class_="map")
 
 
-def nodes_in_a_square(rates: Rates) -> int:
-    return math.ceil(len(rates.nodes) / MOST_SQUARES)
-
-
 def _rect(y: float, x: float, cell: float, square: Square, rates: Rates) -> Markup:
     side, colour = f"{_inner(cell):.4g}", colour_of(square.link, rates)
     place = {"x": f"{x:.5g}", "y": f"{y:.5g}", "width": side, "height": side}

@@ -144,8 +144,8 @@ def _check_folder(site: LabSite, host: str, target: str) -> None:
         raise BadInput(f"{target!r} is not a full path", "begin it with /")
 
 
-def empty(site: LabSite, fault: Fault) -> None:
-    for target in (f"{site.state.root}{fault.get('path')}", fault.get("disk")):
+def unmount(site: LabSite, fault: Fault) -> None:
+    for target in filter(None, (f"{site.state.root}{fault.get('path')}", fault.get("disk"))):
         site.on_outside_root(fault.host, "umount", "--lazy", target)
 
 
@@ -160,10 +160,6 @@ def lock(site: LabSite, fault: Fault) -> Fault:
     return fault
 
 
-def unlock(site: LabSite, fault: Fault) -> None:
-    site.on_outside_root(fault.host, "umount", "--lazy", f"{site.state.root}{fault.get('path')}")
-
-
 KINDS = (
     FaultType(
         "name",
@@ -174,6 +170,6 @@ KINDS = (
         lives_in_host=True,
     ),
     FaultType("clock", frozenset({"offset"}), wrong_clock, right_clock, alone=True, lives_in_host=True),
-    FaultType("disk-full", frozenset({"path"}), fill, empty, lives_in_host=True),
-    FaultType("read-only", frozenset({"path"}), lock, unlock, lives_in_host=True),
+    FaultType("disk-full", frozenset({"path"}), fill, unmount, lives_in_host=True),
+    FaultType("read-only", frozenset({"path"}), lock, unmount, lives_in_host=True),
 )

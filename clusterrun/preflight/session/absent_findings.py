@@ -99,7 +99,7 @@ class Replies:
 
 
 def replies_of(state: SessionState, node: NodeState) -> Replies:
-    ways = state.ways_into(node.node)
+    ways = [*state.dials.into(node.node), *state.knocks.into(node.node)]
     answered = dict.fromkeys(way.a for way in ways if way.is_answered)
     unanswered = dict.fromkeys(way.a for way in ways if way.a not in answered)
     large_arrive = any(way.is_answered and way.large for way in ways)

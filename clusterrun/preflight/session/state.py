@@ -9,7 +9,7 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.overloads import Overloads
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight import tasks
-from clusterrun.preflight.causes.dials import DialledWay, Dials
+from clusterrun.preflight.causes.dials import Dials
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.observations import CheckFault, GroupTest, Log, NodeDials, NodeGone, PhaseEnd
@@ -159,9 +159,6 @@ class SessionState:
 
     def end_phase(self, phase: str) -> None:
         self.observe(PhaseEnd(phase, tuple(node.node for node in self.present())))
-
-    def ways_into(self, node: int) -> list[DialledWay]:
-        return [*self.dials.into(node), *self.knocks.into(node)]
 
     def failed_tests(self) -> list[GroupTest]:
         return [test for test in self.log.of(GroupTest) if test.passed is False]

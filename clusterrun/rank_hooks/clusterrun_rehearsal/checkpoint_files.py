@@ -205,7 +205,8 @@ class CheckpointWatch:
         temporary = source if source != target else ""
         try:
             status = os.stat(source)
-            content = first_bytes(source)
+            with open(source, "rb") as written:
+                content = written.read(4096)
         except OSError:
             # Another process has moved or removed it: two ranks may write under one temporary name.
             self._trace.tell("lost", n=file.step, path=target, temp=temporary, line=file.line)
@@ -269,11 +270,6 @@ def keep_original(path: str, is_rewritten: bool) -> None:
     os.unlink(path)
     if not is_rewritten:
         shutil.copyfile(original, path)
-
-
-def first_bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(4096)
 
 
 def beside(path: str, folder: Any) -> str:
