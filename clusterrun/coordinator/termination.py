@@ -275,7 +275,8 @@ class Termination(RunPart):
             seconds = SUDDEN_SECONDS if self._survival.requeue and not self._noticed else 0.0
         early = why == PREEMPTION and seconds > 0
         if question.wish is None:
-            if not why and self._ends_within(now, self._survival.notice + EARLY_SECONDS):
+            is_near = self._ends_within(now, self._survival.notice + EARLY_SECONDS)
+            if not why and is_near and self._survival.requeue:  # Slurm sends no other run our notice
                 why = TIME_LIMIT if self._ends_within(now, self._survival.notice + DUE_SECONDS) else ""
             elif not why and not question.by_clock and question.number == contract.NOTICE_SIGNAL:
                 why = BY_HAND  # the scheduler gives no reason, so a user sent it

@@ -206,6 +206,10 @@ def make_room() -> None:
     tape.at(50.0, *steps(signal.SIGUSR2))
     assert sent(tape.does(50.1, JobTold("", WALL + 900.0))) == passed(signal.SIGUSR2)
     assert sent(tape.does(200.0)) == []
+    # Slurm sends no notice to a run without --requeue: near the time limit, too, it is the user's signal.
+    tape = run(Survival(), end_at=100.0)
+    tape.at(50.0, *steps(signal.SIGUSR2))
+    assert sent(tape.does(50.1, JobTold("", WALL + 100.0))) == passed(signal.SIGUSR2)
 
 
 def term_to_steps() -> None:
