@@ -139,7 +139,10 @@ def prepared(
 ) -> Study:
     from clusterrun.local.gpus import count_gpus
 
-    command = _command(script, command_line)
+    # ``--script`` with its arguments, else a command as in submit, else the shipped train.py.
+    is_command = command_line and (command_line[0] == "-m" or not command_line[0].startswith("-"))
+    program = (script,) if script else () if is_command else (os.path.join(folder("jobs"), "train.py"),)
+    command = (*program, *command_line)
     shipped = os.path.join(folder("jobs"), "train.py")
     is_shipped = _content(command[0], spec.cwd) == _content(shipped, spec.cwd)
     reference = command[0].endswith("train.py") and is_shipped
@@ -167,15 +170,6 @@ def prepared(
     else:
         worlds = ON_SLURM
     return Study(context, machine, subject, cells(strategies, worlds, spec.gpus), options)
-
-
-def _command(script: str | None, command_line: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ``--script`` with its arguments, else a command as in submit, else the shipped train.py."""
-    if script:
-        return (script, *command_line)
-    if command_line and (command_line[0] == "-m" or not command_line[0].startswith("-")):
-        return command_line
-    return (os.path.join(folder("jobs"), "train.py"), *command_line)
 
 
 def _content(first: str, cwd: str) -> str:

@@ -69,7 +69,14 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
     now = context.clock.now()
     folder = findings_folder(context.store.home, name)
     if forgotten:
-        _forget(folder, forgotten, name, now)
+        names = expand(forgotten)
+        strangers = unknown(names, recall(folder, 0.0))
+        if strangers:
+            message = f"nothing is known of {fold(strangers)} on {name}"
+            raise BadInput(message, "clusterrun nodes --since 365d lists them")
+        for node in names:
+            forget(folder, node, now)
+        say(f"forgot what was found on {fold(names)}")
         return
     records = recall(folder, now - parse(since))
     for sentence in records.damaged:
@@ -84,17 +91,6 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
         others = [other for other in clusters(context.store.home) if other != os.path.basename(name)]
         if others:
             say(f"there are findings on {', '.join(others)}: clusterrun nodes --cluster {others[0]}")
-
-
-def _forget(folder: str, text: str, cluster: str, now: float) -> None:
-    names = expand(text)
-    strangers = unknown(names, recall(folder, 0.0))
-    if strangers:
-        message = f"nothing is known of {fold(strangers)} on {cluster}"
-        raise BadInput(message, "clusterrun nodes --since 365d lists them")
-    for node in names:
-        forget(folder, node, now)
-    say(f"forgot what was found on {fold(names)}")
 
 
 def _ago(at: float, now: float) -> str:

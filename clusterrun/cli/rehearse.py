@@ -91,16 +91,20 @@ def rehearse(
       clusterrun rehearse --nodes 1 --faults kill,mid-save train.py
       clusterrun rehearse --cluster slurm --elastic train.py
     """
-    if list_faults:
-        from clusterrun.rehearse.faults import ELASTIC, FAULTS
+    from clusterrun.rehearse.faults import ELASTIC, FAULTS
 
+    if list_faults:
         for fault in (*FAULTS, *ELASTIC):
             needs = " (--elastic)" if fault in ELASTIC else ""
             print(f"{fault.name:<12} {fault.does}{needs}")
         return ExitCode.DONE
     if not command:
         raise click.UsageError("say what to rehearse: clusterrun rehearse train.py")
-    names = _names(faults)
+    names = tuple(filter(None, (name.strip() for name in faults.split(","))))
+    fault_names = [fault.name for fault in (*FAULTS, *ELASTIC)]
+    for name in names:
+        if name not in fault_names:
+            raise BadInput(f"--faults: there is no fault {name}", f"give some of {','.join(fault_names)}")
     slurm = options["cluster"] == "slurm"
     from clusterrun.script.command_words import check_words
     from clusterrun.script.nested_launchers import check_command
@@ -212,17 +216,6 @@ class ProgressLine:
     def say(self, *lines: str) -> None:
         with self.hidden():
             say(*lines)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    from clusterrun.rehearse.faults import ELASTIC, FAULTS
-
-    names = tuple(filter(None, (name.strip() for name in text.split(","))))
-    known_names = [fault.name for fault in (*FAULTS, *ELASTIC)]
-    for name in names:
-        if name not in known_names:
-            raise BadInput(f"--faults: there is no fault {name}", f"give some of {','.join(known_names)}")
-    return names
 
 
 def _folder(keep: str | None, shared: bool) -> str:

@@ -284,14 +284,10 @@ class RestartPolicy(RunPart):
             self._state_keeper.says(Phase.RESTARTING, self.why)
             return NextAttempt()
         self._pause_until = now.steady + decision.pause
-        message = f"{self.why}; not before {_clock(now.wall + decision.pause)}"
-        self._state_keeper.says(Phase.RESTARTING, message)
+        minutes, seconds = divmod(int(now.wall + decision.pause) % _DAY, 60)
+        clock_time = f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
+        self._state_keeper.says(Phase.RESTARTING, f"{self.why}; not before {clock_time}")
         return None
-
-
-def _clock(wall: float) -> str:
-    minutes, seconds = divmod(int(wall) % _DAY, 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
 
 
 def killed_after_term(end: RunOutcome, over: AttemptOver) -> RunOutcome:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clusterrun.lab import conf, needs
 from clusterrun.lab.place import LabPlace, LabState, write_whole
-from clusterrun.lab.spec import CONTROLLER, USERS, LabSpec
+from clusterrun.lab.spec import CONTROLLER, USERS
 
 STAND_INS = Path(__file__).with_name("standins")
 STARTER = """#!/bin/sh
@@ -60,7 +60,14 @@ def write_files(place: LabPlace, state: LabState) -> None:
     for name, text in contents.items():
         (place.etc / name).write_text(text)
     (place.etc / "slurm" / "slurm.conf").symlink_to(place.slurm_conf)
-    _devices(place, state.spec)
+    # Slurm takes these for GPUs: like /dev/null, or mounted over it later if that is forbidden.
+    for number in range(state.spec.gpus):
+        path = place.devices / f"nvidia{number}"
+        try:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        except PermissionError:
+            path.touch()
+        path.chmod(0o666)
     # Copies on the hosts' PATH must be readable by every user of the lab.
     for half in STAND_INS.glob("[a-z]*.py"):
         shutil.copyfile(half, place.programs / half.name)
@@ -79,14 +86,3 @@ def write_files(place: LabPlace, state: LabState) -> None:
             break
     (place.conf / "munge.key").write_bytes(secrets.token_bytes(128))
     (place.conf / "munge.key").chmod(0o400)
-
-
-def _devices(place: LabPlace, spec: LabSpec) -> None:
-    """Make files that Slurm takes for GPUs: like /dev/null, or mounted over it later if that is forbidden."""
-    for number in range(spec.gpus):
-        path = place.devices / f"nvidia{number}"
-        try:
-            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-        except PermissionError:
-            path.touch()
-        path.chmod(0o666)

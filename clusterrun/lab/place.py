@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from clusterrun import atomic_file
 from clusterrun.lab.spec import LabSpec, Layout, Preempt, Proctrack
@@ -136,20 +135,16 @@ def read_state(place: LabPlace) -> LabState | None:
     """Return the state of a lab; None if there is none, or only a part of one."""
     try:
         document = json.loads(place.state.read_text())
-        return _state(document)
+        spec = dict(document["spec"])
+        spec["proctrack"], spec["preempt"] = Proctrack(spec["proctrack"]), Preempt(spec["preempt"])
+        spec["settings"] = tuple((key, value) for key, value in spec["settings"])
+        faults = tuple(
+            Fault(item["kind"], item["host"], tuple((key, value) for key, value in item["details"]))
+            for item in document["faults"]
+        )
+        return LabState(spec=LabSpec(**spec), faults=faults, **{key: document[key] for key in _PLAIN})
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _state(document: dict[str, Any]) -> LabState:
-    spec = dict(document["spec"])
-    spec["proctrack"], spec["preempt"] = Proctrack(spec["proctrack"]), Preempt(spec["preempt"])
-    spec["settings"] = tuple((key, value) for key, value in spec["settings"])
-    faults = tuple(
-        Fault(item["kind"], item["host"], tuple((key, value) for key, value in item["details"]))
-        for item in document["faults"]
-    )
-    return LabState(spec=LabSpec(**spec), faults=faults, **{key: document[key] for key in _PLAIN})
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.find_run import run_of_comment
-from clusterrun.slurm.queries import JobRow
 
 
 @frozen
@@ -50,11 +49,10 @@ def all_jobs(
     run_by_job = {row.job_id: run_of_comment(row.comment) for row in rows}
     ids = list(dict.fromkeys(run_id for run_id in run_by_job.values() if run_id in present))
     statuses = {status.run_id: status for status in context.inquiry(tell).statuses(ids, skip_missing=True)}
-    return tuple(_line(row, statuses.get(run_by_job[row.job_id])) for row in rows)
-
-
-def _line(row: JobRow, run: RunStatus | None) -> JobLine:
-    is_waiting = row.state is State.PENDING
-    start = None if is_waiting else row.start
-    end = None if is_waiting else row.end
-    return JobLine(row.job_id, row.name, row.state, row.nodes, row.nodelist, start, end, row.explained, run)
+    lines = []
+    for row in rows:
+        start, end = (None, None) if row.state is State.PENDING else (row.start, row.end)
+        run = statuses.get(run_by_job[row.job_id])
+        about = (row.job_id, row.name, row.state, row.nodes, row.nodelist, start, end, row.explained)
+        lines.append(JobLine(*about, run))
+    return tuple(lines)

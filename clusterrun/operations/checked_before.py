@@ -80,16 +80,13 @@ def earlier(plan: Plan, own_key: str, records: Iterable[RunRecord], context: Con
             return None
         if not undisturbed(state):
             return None
-        if report and check and check.key == own_key and _covers(report, plan, nodes):
+        if not (report and check and check.key == own_key):
+            continue
+        level = plan.orders.preflight.level
+        is_thorough = report.level in _ORDER and _ORDER.index(report.level) >= _ORDER.index(level)
+        if is_thorough and report.verdict in (Grade.PASS, Grade.WARN) and nodes <= set(report.world):
             return report if context.clock.now() - report.at <= COUNTS_SECONDS else None
     return None
-
-
-def _covers(report: Report, plan: Plan, nodes: set[str]) -> bool:
-    """Return whether all nodes passed a check of at least the level of ``plan``."""
-    level = plan.orders.preflight.level
-    is_thorough = report.level in _ORDER and _ORDER.index(report.level) >= _ORDER.index(level)
-    return is_thorough and report.verdict in (Grade.PASS, Grade.WARN) and nodes <= set(report.world)
 
 
 def undisturbed(state: RunState | None) -> bool:

@@ -7,7 +7,7 @@ import socket
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import expand
-from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
@@ -100,21 +100,17 @@ def target_node(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> 
         message = f"{run_id} runs on the cluster {other}, this is another one"
         raise BadInput(message, f"type this on a login node of {other}")
     record = replace(record, spec=spec_of(record, context.store))
-    nodes = _nodes(context, status)
+    # In rank order if the coordinator has reported them, otherwise in Slurm's order.
+    nodes = expand(status.nodelist) if status.nodelist else ()
+    state = context.store.state(status.run_id)
+    live = state.attempts[-1] if state and state.attempts else None
+    if live and live.nodes and live.ended_at is None:
+        nodes = live.nodes
     node = nodes[_place(wish, nodes, record)] if nodes else ""
     if not node:
         message = f"it is not known yet which nodes {run_id} runs on"
         raise BadInput(message, "try again in a moment: clusterrun status")
     return record, node
-
-
-def _nodes(context: Context, status: RunStatus) -> tuple[str, ...]:
-    """Return the nodes in rank order if the coordinator has reported them, otherwise in Slurm's order."""
-    state = context.store.state(status.run_id)
-    live = state.attempts[-1] if state and state.attempts else None
-    if live and live.nodes and live.ended_at is None:
-        return live.nodes
-    return expand(status.nodelist) if status.nodelist else ()
 
 
 def _place(wish: ExecTarget, nodes: tuple[str, ...], record: RunRecord) -> int:

@@ -52,7 +52,12 @@ def summed(gpus: Iterable[GpuRow], queue: Iterable[QueueRow], now: float) -> tup
     rows: dict[tuple[str, str], list[GpuRow]] = {}
     for row in gpus:
         rows.setdefault((row.partition, row.gpu_type), []).append(row)
-    ends = _ends(queue, now)
+    ends: dict[str, float] = {}  # the first end of a running job, by node
+    for job in queue:
+        if job.word == "PENDING" or job.end is None or job.end <= now:
+            continue
+        for node in expand(job.nodelist) if job.nodelist else ():
+            ends[node] = min(ends.get(node, job.end), job.end)
     return tuple(_sum(partition, kind, nodes, ends) for (partition, kind), nodes in sorted(rows.items()))
 
 
@@ -75,14 +80,3 @@ def _sum(partition: str, kind: str, nodes: list[GpuRow], ends: dict[str, float])
         next_at=ends[following.node] if following else None,
         next_gpus=following.total - free[following.node] if following else 0,
     )
-
-
-def _ends(queue: Iterable[QueueRow], now: float) -> dict[str, float]:
-    """Return the first end of a running job by node."""
-    ends: dict[str, float] = {}
-    for job in queue:
-        if job.word == "PENDING" or job.end is None or job.end <= now:
-            continue
-        for node in expand(job.nodelist) if job.nodelist else ():
-            ends[node] = min(ends.get(node, job.end), job.end)
-    return ends

@@ -73,14 +73,11 @@ def site_offer(context: Context, user: str) -> SiteOffer:
             for account in accounts
             if (allowed == "ALL" or account in allowed.split(",")) and account not in denied.split(",")
         )
-    return SiteOffer(partitions, gpus, accounts, _modules(), accepted)
-
-
-def _modules() -> tuple[str, ...]:
     script = "type module >/dev/null 2>&1 && module --terse avail 2>&1"
     names = _lines(("bash", "-lc", script), _MODULES_SECONDS)
-    modules = dict.fromkeys(_MARKS.sub("", name) for name in names if _USEFUL.match(name))
-    return tuple(name for name in modules if not name.endswith("/"))[:_MOST_MODULES]
+    useful = dict.fromkeys(_MARKS.sub("", name) for name in names if _USEFUL.match(name))
+    modules = tuple(name for name in useful if not name.endswith("/"))[:_MOST_MODULES]
+    return SiteOffer(partitions, gpus, accounts, modules, accepted)
 
 
 def _lines(argv: tuple[str, ...], seconds: float) -> list[str]:

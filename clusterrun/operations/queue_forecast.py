@@ -84,7 +84,14 @@ def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
     except (OSError, ValueError, BadDocument):  # none yet, or the file is damaged
         earlier = []
     results, fresh = [], []
-    for word, sized in _sizes(spec):
+    # The size and its halves down to one node, each with its text.
+    sizes = [(spec.nodes_asked, spec)]
+    fewer = spec.nodes // 2
+    while fewer >= 1 and not spec.min_nodes:
+        sizes.append((str(fewer), replace(spec, nodes=fewer)))
+        fewer //= 2
+    for count, sized in sizes:
+        word = f"{count}x{sized.gpus_asked}" if sized.gpus else count
         offer = partition_limits.target_partition(sized, offers)
         if offer is None:
             names = ", ".join(sorted({partition.name for partition in offers}))
@@ -126,18 +133,12 @@ def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
         results.append(result)
         if result.starts_at is not None:
             fresh.append(Forecast(now, result.partition, result.nodes, result.seconds, result.starts_at))
-    _remember([*earlier, *fresh][-MOST_FORECASTS:], context)
+    lines = [json.dumps(encode(forecast)) + "\n" for forecast in [*earlier, *fresh][-MOST_FORECASTS:]]
+    with suppress(ClusterrunError):
+        for folder in (context.store.home, context.store.cache):
+            private_folder(folder)
+        write_whole(_path(context), "".join(lines), sync=False)
     return results
-
-
-def _sizes(spec: JobSpec) -> list[tuple[str, JobSpec]]:
-    """Return the size and its halves down to one node, each with its text."""
-    sizes = [(spec.nodes_asked, spec)]
-    fewer = spec.nodes // 2
-    while fewer >= 1 and not spec.min_nodes:
-        sizes.append((str(fewer), replace(spec, nodes=fewer)))
-        fewer //= 2
-    return [(f"{word}x{sized.gpus_asked}" if sized.gpus else word, sized) for word, sized in sizes]
 
 
 def summed(values: Sequence[float]) -> Waits | None:
@@ -161,13 +162,3 @@ def _runs(context: Context) -> list[tuple[RunRecord, float]]:
 
 def _path(context: Context) -> str:
     return os.path.join(context.store.cache, f"forecasts-{context.client().cluster_name()}")
-
-
-def _remember(forecasts: Sequence[Forecast], context: Context) -> None:
-    """Write the forecasts to the file. A failure to write is ignored."""
-    with suppress(ClusterrunError):
-        for folder in (context.store.home, context.store.cache):
-            private_folder(folder)
-        write_whole(
-            _path(context), "".join(json.dumps(encode(forecast)) + "\n" for forecast in forecasts), sync=False
-        )

@@ -152,7 +152,10 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
         return _Verdict(row.state, Phase.ENDED, _joined(lost, own_reason), row.end)
     # A run that continues in another job waits while Slurm cleans up the nodes of its last job.
     handed_over = row.word == "COMPLETING" and state is not None and state.state is State.PENDING
-    if (row.state is State.PENDING or handed_over) and not _started_since(evidence):
+    # The coordinator may have written since the scheduler reported that the job waits.
+    running_at = state.updated_at if state and state.state is State.RUNNING else 0.0
+    has_started = evidence.asked_at is not None and evidence.asked_at < running_at <= evidence.now
+    if (row.state is State.PENDING or handed_over) and not has_started:
         never = evidence.answered and explain(row.reason).never
         why = _why_queued(row, state, evidence.now)
         if evidence.node_reason:
@@ -206,14 +209,6 @@ def _waiting(row: JobRow, now: float) -> str:
     start = row.start or 0.0
     until = f"Slurm expects to start it about {moment(start)}, in {spoken(start - now)}"
     return _joined((reason.meaning or row.explained) + help_, until if is_estimated else "")
-
-
-def _started_since(evidence: RunEvidence) -> bool:
-    """Return whether the coordinator has written since the scheduler reported that the job waits."""
-    state, asked_at = evidence.state, evidence.asked_at
-    if asked_at is None or state is None or state.state is not State.RUNNING:
-        return False
-    return asked_at < state.updated_at <= evidence.now
 
 
 def _older(evidence: RunEvidence, state: RunState, row: JobRow) -> bool:

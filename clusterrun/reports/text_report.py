@@ -30,7 +30,11 @@ class ReportLine:
 
 def screen(report: Report, width: int = 100) -> list[ReportLine]:
     blocks = blamed(report, lambda link: link.ends)
-    lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([_facts(report)], width)]
+    by = f" by {report.backend}" if report.backend else ""
+    rounds = f", {count_of(report.rounds, 'round')} of tests" if report.rounds else ""
+    took = f"{report.seconds:.1f} of {report.budget:.0f} s"
+    facts = f"{report.level} check{by} of {report.run_id}{rounds}, {took}"
+    lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([facts], width)]
     for block in blocks[:MOST_BLOCKS]:
         lines += [ReportLine(""), *_shown(block, width)]
     if omitted := blocks[MOST_BLOCKS:]:
@@ -85,13 +89,6 @@ def headline(report: Report) -> str:
 
 def _named(report: Report, grade: Grade) -> list[str]:
     return [node.node for node in report.nodes if node.verdict is grade]
-
-
-def _facts(report: Report) -> str:
-    by = f" by {report.backend}" if report.backend else ""
-    rounds = f", {count_of(report.rounds, 'round')} of tests" if report.rounds else ""
-    took = f"{report.seconds:.1f} of {report.budget:.0f} s"
-    return f"{report.level} check{by} of {report.run_id}{rounds}, {took}"
 
 
 def _title(blame: NodeBlame) -> str:

@@ -141,15 +141,15 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
             reason = f"the run has what the line asks for: --{name} {value} is of the step alone"
             all_parts.append(Part(command_line, f"--{name} {value}", PartOutcome.OPTION, reason))
     for option in script.launch.open_sizes:
+        names = "|".join(variables_read([option])) or r"(?!)"
+        assignments = [line for line in script.text.splitlines() if re.search(rf"\b(?:{names})=", line)]
         if not script.launch.rank_launcher:
             reason = "it is known only when the script runs: say --nodes N and --ranks-per-node N"
             all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
         elif not script.translated.gpus_per_node:
             reason = "it is known only when the script runs: say --gpus N"
             all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
-        elif not any(
-            map(_COUNTS_GPUS.search, (option, *_assignments(script.text, variables_read([option]))))
-        ):
+        elif not any(map(_COUNTS_GPUS.search, (option, *assignments))):
             reason = "it is known only when the script runs: the line starts a rank for each GPU"
             all_parts.append(Part(command_line, option, PartOutcome.OPTION, reason))
     per_node = dict(typed).get("gpus", "") or dict(typed).get("ranks-per-node", "1")
@@ -190,11 +190,6 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     parts = sorted(all_parts, key=lambda part: part.line)
     verb = "sweep" if script.array.values or script.reading.sweeps else "submit"
     return Conversion(verb, options, script.reading.command, tuple(parts))
-
-
-def _assignments(text: str, names: set[str]) -> list[str]:
-    """Return the lines of a script that set one of these variables."""
-    return [line for line in text.splitlines() if any(re.search(rf"\b{name}=", line) for name in names)]
 
 
 def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversion:

@@ -41,17 +41,14 @@ def script_habits(spec: JobSpec) -> ScriptHabits:
     for name, text in _texts(spec):
         has_plugin = bool(_LIGHTNING_REQUEUES.search(text))
         is_silent = bool(_LIGHTNING.search(text)) and not has_plugin
+        is_sourcing = not name.endswith(".py") and _SOURCES.search(text)
+        opens_own_output = bool(_NAMES.search(text) or is_sourcing)
         habits = ScriptHabits(
-            opens_own_output=habits.opens_own_output or _opens_own_output(name, text),
+            opens_own_output=habits.opens_own_output or opens_own_output,
             requeues_itself=habits.requeues_itself or has_plugin or bool(_REQUEUES.search(text)),
             lightning=habits.lightning or (name if is_silent else ""),
         )
     return habits
-
-
-def _opens_own_output(name: str, text: str) -> bool:
-    is_shell = not name.endswith(".py")
-    return bool(_NAMES.search(text) or (is_shell and _SOURCES.search(text)))
 
 
 def lightning_notices(spec: JobSpec, name: str) -> tuple[str, ...]:

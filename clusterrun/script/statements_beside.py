@@ -135,7 +135,10 @@ def read_before(
     fates: list[tuple[Statement, list[Part], list[str]]] = []
     requeues = False
     exported = _exported(statements)
-    errexit = _errexit(statements)
+    # The options of ``set`` with which a failed command ends the script; '' if there is none.
+    errexit = "e" if any(ERREXIT.match(statement.text) for statement in statements) else ""
+    if any(re.match(r"set\s.*\bpipefail\b", statement.text) for statement in statements) and errexit:
+        errexit = "eo pipefail"
     absent = min((statement.line for statement in (*beside, *unsure)), default=None)
     is_before_run = False
     for statement, readers in reversed([*_with_readers(statements)]):
@@ -249,14 +252,6 @@ def _exported(statements: Sequence[Statement]) -> list[Statement]:
             exported.append(statement)
         names |= statement.exports
     return exported
-
-
-def _errexit(statements: Sequence[Statement]) -> str:
-    """Return the options of ``set`` with which a failed command ends the script; '' if there is none."""
-    if not any(ERREXIT.match(statement.text) for statement in statements):
-        return ""
-    has_pipefail = any(re.match(r"set\s.*\bpipefail\b", statement.text) for statement in statements)
-    return "eo pipefail" if has_pipefail else "e"
 
 
 def _remark(scope: Scope, statement: Statement, of_training: Reading, trainings: Sequence[Statement]) -> str:

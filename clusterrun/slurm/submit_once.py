@@ -13,7 +13,7 @@ from contextlib import suppress
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.nearest import did_you_mean
 from clusterrun.slurm import sbatch_errors
-from clusterrun.slurm.client import SlurmClient, SubmitAnswer
+from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
 from clusterrun.system import Clock, notice_if_slow
@@ -35,7 +35,13 @@ def send(
     Raises ``SchedulerError`` if nothing was queued. Raises ``SchedulerUnreachable`` if that cannot be
     determined; then the job, if it exists, carries ``token`` in its comment.
     """
-    answer = _asked(slurm, argv, cwd, log)
+    waiting = "waiting for Slurm to accept the job (sbatch itself tries for up to 3 minutes)"
+    try:
+        with notice_if_slow(QUIET_SECONDS, log, waiting):
+            answer = slurm.sbatch(argv, cwd)
+    except KeyboardInterrupt:
+        log("interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out")
+        raise
     if answer.kind is SbatchAnswer.QUEUED:
         if answer.message:
             # A site's rules answer here too (job_submit plugins).
@@ -56,17 +62,6 @@ def send(
     remedy = row.remedy if row else "see man sbatch, or ask the site's staff"
     offer = _offer(slurm, partition) if row and row.offer else ""
     raise SchedulerError(f"Slurm refused the job: {answer.message}", "\n".join(filter(None, (remedy, offer))))
-
-
-def _asked(slurm: SlurmClient, argv: Sequence[str], cwd: str, log: Log) -> SubmitAnswer:
-    """Run sbatch once. Log a long wait, and log what an interruption means."""
-    waiting = "waiting for Slurm to accept the job (sbatch itself tries for up to 3 minutes)"
-    try:
-        with notice_if_slow(QUIET_SECONDS, log, waiting):
-            return slurm.sbatch(argv, cwd)
-    except KeyboardInterrupt:
-        log("interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out")
-        raise
 
 
 def _look(slurm: SlurmClient, token: str, message: str, clock: Clock, log: Log) -> str:
