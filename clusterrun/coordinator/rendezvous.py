@@ -386,6 +386,8 @@ class Rendezvous(RunPart):
             return None
         output = ": " + " / ".join(dict.fromkeys(event.output)) if event.output else ""
         message = f"an agent ended with code {event.code} before it had joined{output}"
+        # Slurm 20.11 starts a job whose prolog failed on a node, and may refuse its steps there.
+        message += f" ({contract.PROLOG_FAILS})" if "credential revoked" in output else ""
         failed = failed_nodes(event.output)
         kind = FailureKind.NODE if failed else _kind_of_end(event.code)
         return no_ranks(now, kind, failed[0] if len(failed) == 1 else "", message)

@@ -66,6 +66,7 @@ LOGS_THAT_RECUR = {
         "timestamps-in-front",
     ),
     *("ansi-and-bars", "driver-too-old", "survived-then-real", "interleaved-no-prefix", "sigill-from-srun"),
+    "driver-too-old-warned-first",
     *("exit-code-only", "two-attempts-torchrun-restarts", "hostile-bytes"),
     *("bar-before-traceback", "deepspeed-lines-behind-exception", "exception-group", "oom-two-of-four-ranks"),
     *("exception-without-traceback", "same-error-every-task", "pool-worker-exception"),
