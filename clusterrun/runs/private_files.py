@@ -6,16 +6,11 @@ import errno
 import os
 import shlex
 import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from clusterrun import atomic_file
-from clusterrun.model.errors import BadInput, system_reason
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.errors import BadInput, ClusterrunError, system_reason
 
 
 class DiskRefused(BadInput):

@@ -41,11 +41,6 @@ class Allocation:
         )
 
 
-def argv(job_id: str) -> tuple[str, ...]:
-    """Return the query. Only ``--details`` lists GPUs that a site does not count."""
-    return ("scontrol", "show", "job", "--details", job_id)
-
-
 def read(job_id: str, out: str) -> Allocation:
     """Return the allocation in ``out``. Raises ``BadInput`` if the job is not running on nodes."""
     states, nodes = _STATE.findall(out), _NODES.findall(out)

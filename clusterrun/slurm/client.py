@@ -124,7 +124,8 @@ class SlurmClient:
         """
         from clusterrun.slurm import allocation  # slow to import, so not for `status`
 
-        completed = self._tried(allocation.argv(job_id))
+        # Only ``--details`` lists GPUs that a site does not count.
+        completed = self._tried(("scontrol", "show", "job", "--details", job_id))
         if completed.code != 0 and "invalid job id" not in completed.err.lower():
             raise _failure("scontrol", completed.err)
         return allocation.read(job_id, completed.out)

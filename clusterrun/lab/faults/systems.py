@@ -50,13 +50,12 @@ def _write_hosts(site: LabSite, host: str, new: Fault | None, but: Fault | None 
             address = wrong.get(name, address)
         lines.append(f"{address} {name}")
     text = "\n".join(lines) + "\n"
+    target = f"{site.state.root}/etc/hosts"
     if not host:
-        path = f"{site.state.root}/etc/hosts"
-        site.router_writes(path, text)
+        site.router_writes(target, text)
         return
     own = _own_file(site, host, "hosts")
     own.write_text(text)
-    target = f"{site.state.root}/etc/hosts"
     if not faults and new is None:
         site.on_outside_root(host, "umount", target)
     # The mounts as seen from that host's own root.
