@@ -31,7 +31,6 @@ from clusterrun.reports.view import BOOLEAN, INTEGER, TEXT, View, ViewField, any
 
 if TYPE_CHECKING:
     from clusterrun.diagnosis.log_process import LogError
-    from clusterrun.operations.diagnose_log import LogReport
     from clusterrun.slurm.foreign_job import ForeignJob
 
 # So many tasks of an array are named.
@@ -93,12 +92,6 @@ LOG_DIAGNOSIS = View(
     ),
     ViewField("remedy", "The next step for the user."),
 )
-
-
-def log_document(report: LogReport) -> dict[str, object]:
-    """Return the JSON document."""
-    diagnosis = fields(report.diagnosis)
-    return LOG_DIAGNOSIS.document({**diagnosis, **fields(report), "verdict": report.diagnosis.verdict.value})
 
 
 FRAMES = 8
@@ -172,7 +165,9 @@ def diagnose(
 
         report = diagnose_logs((*logs, *names), sys.stdin.buffer, time.monotonic, renew_line)
         if as_json:
-            print(json.dumps(log_document(report), indent=1))
+            values = {**fields(report.diagnosis), **fields(report)}
+            members = LOG_DIAGNOSIS.document({**values, "verdict": report.diagnosis.verdict.value})
+            print(json.dumps(members, indent=1))
         else:
             print("\n".join(visible(line) for line in lines(report.diagnosis)))
         return ExitCode.DONE if report.has_failure else ExitCode.FAILED

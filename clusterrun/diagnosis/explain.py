@@ -59,7 +59,8 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
         remedy = "print the error before that block makes a collective, or let it make none; or "
         diagnosis = replace(diagnosis, remedy=remedy + diagnosis.remedy)
     evidence = (*diagnosis.evidence, *handling, *lacking, *circumstances(table))
-    return replace(diagnosis, groups=stack_groups(table), evidence=evidence)
+    groups = tuple(Stacks(folded(ranks), stack) for stack, ranks in _by_stack(table)[:MOST_GROUPS])
+    return replace(diagnosis, groups=groups, evidence=evidence)
 
 
 def either(table: CallTable, hypotheses: Sequence[Hypothesis]) -> Diagnosis:
@@ -97,12 +98,8 @@ def _function(frame: str) -> str:
 
 
 def _by_stack(table: CallTable) -> list[tuple[tuple[str, ...], list[int]]]:
+    """Return the ranks with equal stacks, the smallest group first: the few are the suspects."""
     ranks_by_stack: dict[tuple[str, ...], list[int]] = {}
     for rank in table.ranks:
         ranks_by_stack.setdefault(rank.stacks.main, []).append(rank.rank)
     return sorted(ranks_by_stack.items(), key=lambda item: (len(item[1]), item[1]))
-
-
-def stack_groups(table: CallTable) -> tuple[Stacks, ...]:
-    """Return the ranks with equal stacks, the smallest group first: the few are the suspects."""
-    return tuple(Stacks(folded(ranks), stack) for stack, ranks in _by_stack(table)[:MOST_GROUPS])

@@ -8,15 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterrun.lab import accounting, cgroups, daemons
+from clusterrun.lab import cgroups, daemons
+from clusterrun.lab.conf import DATABASE_PORT
 from clusterrun.lab.namespaces import Boot, LabError, as_caller, enter, started_at, wait_for
 from clusterrun.lab.place import LabPlace, LabState, write_state
-from clusterrun.lab.spec import LOGIN, Host, Proctrack
+from clusterrun.lab.site import LabSite
+from clusterrun.lab.spec import CONTROLLER, LOGIN, Host, Proctrack
 from clusterrun.system import run
 
 READY_SECONDS = 60.0
 READY_SECONDS_PER_NODE = 0.2
 ASK_SECONDS = 120.0
+DATABASE_SECONDS = 120.0
 OF_A_DISTRIBUTION = frozenset(
     {
         *("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "lost+found"),
@@ -53,7 +56,7 @@ def build(place: LabPlace, state: LabState) -> LabState:
                 write_state(place, state)
         daemons.start_munge(place, state)
         if state.spec.accounting:
-            accounting.start(place, state)
+            _start_accounting(place, state)
         daemons.start_controller(place, state)
         nodes = state.layout.compute
         process_by_host = dict(boot.ask(_hosts_request(place, state, nodes, with_slurmd=True), len(nodes)))
@@ -62,6 +65,31 @@ def build(place: LabPlace, state: LabState) -> LabState:
     if not wait_for(lambda: idle_nodes(place, state) == state.spec.nodes, limit, 0.01):
         raise LabError("the nodes did not become idle", daemons.tail(place.log / "slurmctld.log"))
     return replace(state, up=True)
+
+
+def _start_accounting(place: LabPlace, state: LabState) -> None:
+    """Start a MariaDB and a slurmdbd of the lab's own, and make the cluster known to them."""
+    machine = replace(state, root="")  # the database is this machine's, whatever Slurm the lab runs
+    common = ["--no-defaults", "--user=root", f"--datadir={place.spool}/mysql"]
+    make = ["mariadb-install-db", *common, "--skip-test-db", "--auth-root-authentication-method=normal"]
+    LabSite(place, machine).on(CONTROLLER, *make, limit=DATABASE_SECONDS)
+    serve = [
+        "mariadbd",
+        *common,
+        f"--port={DATABASE_PORT}",
+        "--bind-address=127.0.0.1",
+        "--skip-name-resolve",
+        "--innodb-buffer-pool-size=32M",
+        "--innodb-flush-log-at-trx-commit=0",
+        f"--socket={place.run}/mysql.socket",
+        f"--pid-file={place.run}/mysql.pid",
+    ]
+    daemons.start(place, machine, CONTROLLER, serve, "mariadbd.out")
+    daemons.await_port(place, state, "mariadbd", DATABASE_PORT)
+    daemons.start(place, state, CONTROLLER, ["slurmdbd", "-D"], "slurmdbd.out")
+    daemons.await_port(place, state, "slurmdbd")
+    add = ("sacctmgr", "--immediate", "add", "cluster", state.spec.cluster)
+    LabSite(place, state).on(CONTROLLER, *add, limit=DATABASE_SECONDS)
 
 
 def boot_node(place: LabPlace, state: LabState, node: Host) -> LabState:

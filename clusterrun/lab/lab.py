@@ -30,6 +30,7 @@ from clusterrun.system import Completed, ProgramTimeout, run
 
 # Seconds for slurmctld to answer `lab status`. A frozen one never does.
 ANSWER_SECONDS = 20.0
+COLLECT_SECONDS = 3.0
 
 
 class Lab:
@@ -130,8 +131,10 @@ class Lab:
         grouped = state.layout.node_names if state and state.spec.proctrack is Proctrack.CGROUP else ()
         cgroups.remove(self.place, grouped)
         self.place.remove()
-        for keeper in keepers if collected else ():
-            namespaces.await_collection(keeper)
+        if collected:  # the machine's process 1 collects ended keepers soon, or never
+            wait_for(
+                lambda: not any(os.path.exists(f"/proc/{keeper}") for keeper in keepers), COLLECT_SECONDS
+            )
         return existed
 
     # --- programs on its hosts ---
@@ -246,7 +249,7 @@ def lab_around() -> str:
 
     A host does not see the lab's keeper, which shows that a lab is up.
     """
-    name = namespaces.lab_of_this_host()
+    name = Path(namespaces.label_of(1)[1]).name
     if name:
         return name
     place = LabPlace(Path(os.environ.get("SLURM_CONF", "")).parent.parent)

@@ -24,7 +24,6 @@ BOOT = str(Path(__file__).with_name("boot.py"))
 # Longest time in seconds without a report while hosts are being made.
 HOST_SECONDS = 120.0
 END_SECONDS = 60.0
-COLLECT_SECONDS = 3.0
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -128,22 +127,17 @@ def is_stopped(process: int) -> bool:
 
 def first_processes(place: LabPlace) -> dict[str, int]:
     """Return each host's process 1 in the lab of that folder, found by name; the lab itself is `keeper`."""
-    labels = ((process, _label_of(process)) for process in _own_processes())
+    labels = ((process, label_of(process)) for process in _own_processes())
     return {host: process for process, (host, folder) in labels if folder == str(place.folder)}
 
 
 def stray_keepers(place: LabPlace) -> list[int]:
     """Return the keeper of a lab in that folder, also of a lab that ended half-way."""
-    labels = ((process, _label_of(process)) for process in _own_processes())
+    labels = ((process, label_of(process)) for process in _own_processes())
     return [process for process, label in labels if label == ("keeper", str(place.folder))]
 
 
-def lab_of_this_host() -> str:
-    """Return the name of the lab of which this machine is a host, by its process 1; '' if it is none."""
-    return Path(_label_of(1)[1]).name
-
-
-def _label_of(process: int) -> tuple[str, str]:
+def label_of(process: int) -> tuple[str, str]:
     """Return the host whose process 1 this is, and its lab's folder; ('', '') for any other process."""
     arguments = proc.text(f"/proc/{process}/cmdline").split("\0")
     is_first = arguments[:1] == ["clusterrun-lab"] and len(arguments) > 3
@@ -181,11 +175,6 @@ def end(keeper: int, waiting: Sequence[int] = ()) -> None:
             )
     finally:
         os.close(handle)
-
-
-def await_collection(keeper: int) -> None:
-    """Wait a little for the machine's process 1 to collect an ended keeper; some never do."""
-    wait_for(lambda: not Path(f"/proc/{keeper}").exists(), COLLECT_SECONDS)
 
 
 def wait_for(condition: Callable[[], object], seconds: float, pause: float = 0.005) -> bool:

@@ -61,9 +61,9 @@ class LabSite:
         command = ["sh", "-c", 'cat >"$1"', "sh", path]
         self._checked(enter(self.state.keeper), command, text)
 
-    def on(self, name: str, *argv: str, stdin: str = "") -> str:
+    def on(self, name: str, *argv: str, limit: float = LIMIT_SECONDS) -> str:
         """Run a program on a host as root and return its output. Raises ``LabError`` if it fails."""
-        return self._checked(enter(self.first(name), self.state.root), argv, stdin)
+        return self._checked(enter(self.first(name), self.state.root), argv, limit=limit)
 
     def on_outside_root(self, name: str, *argv: str) -> str:
         """Run a program on a host with the machine's own files as root, for mounts and traffic control."""
@@ -74,12 +74,14 @@ class LabSite:
         inside = [*enter(self.first(LOGIN), self.state.root), *as_caller()]
         return run([*inside, *argv], limit, env=daemons.environment(self.place), cwd="/")
 
-    def _checked(self, inside: Sequence[str], argv: Sequence[str], stdin: str = "") -> str:
+    def _checked(
+        self, inside: Sequence[str], argv: Sequence[str], stdin: str = "", limit: float = LIMIT_SECONDS
+    ) -> str:
         environment = {
             **daemons.environment(self.place),
             "PATH": os.environ.get("PATH", "") + ":" + daemons.PATH,
         }
-        result = run([*inside, *argv], LIMIT_SECONDS, stdin, environment, "/")
+        result = run([*inside, *argv], limit, stdin, environment, "/")
         if result.code != 0:
             raise LabError(f"{' '.join(argv)}: {result.err.strip() or result.out.strip() or result.code}")
         return result.out

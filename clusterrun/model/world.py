@@ -26,11 +26,8 @@ class World:
     def size(self) -> int:
         return len(self.nodes) * self.ranks_per_node
 
-    def node_of(self, rank: int) -> int:
-        return rank // self.ranks_per_node
-
     def name_of(self, rank: int) -> str:
-        return self.nodes[self.node_of(rank)]
+        return self.nodes[rank // self.ranks_per_node]
 
     def ranks_on(self, node: int) -> range:
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)

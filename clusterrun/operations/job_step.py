@@ -9,9 +9,9 @@ import pwd
 import shlex
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from clusterrun import system
 from clusterrun.model import contract
@@ -147,11 +147,6 @@ def step_environment(context: Context) -> dict[str, str]:
     return {**scrubbed(context.environ), contract.BESIDE_VARIABLE: "1"}
 
 
-def run_step(context: Context, argv: Sequence[str], seconds: float) -> StepAnswer:
-    """Run a step. After ``seconds`` it is ended, and its output so far is the answer."""
-    return _answer(lambda: system.run(argv, seconds, env=step_environment(context)))
-
-
 def input_argv(*arguments: str) -> tuple[str, ...]:
     """Return the arguments that run the program for nodes from standard input, in a temporary file."""
     script = 'f=$(mktemp) && cat >"$f" || exit 1; p="$1"; shift; [ -x "$p" ] || p=python3; '
@@ -159,16 +154,12 @@ def input_argv(*arguments: str) -> tuple[str, ...]:
     return ("/bin/sh", "-c", script, "clusterrun", sys.executable, *arguments)
 
 
-def run_step_of(context: Context, user: str, argv: Sequence[str], program: str, seconds: float) -> StepAnswer:
-    """Run a step of ``input_argv`` as another user, who may not read files of this one."""
-    as_user = ("runuser", "-u", user, "--", *argv)
-    with open(program, "rb") as file:
-        return _answer(lambda: system.run(as_user, seconds, stdin=file, env=step_environment(context)))
-
-
-def _answer(run: Callable[[], system.Completed]) -> StepAnswer:
+def run_step(
+    context: Context, argv: Sequence[str], seconds: float, stdin: str | IO[bytes] = ""
+) -> StepAnswer:
+    """Run a step. After ``seconds`` it is ended, and its output so far is the answer."""
     try:
-        completed = run()
+        completed = system.run(argv, seconds, stdin, step_environment(context))
     except system.ProgramTimeout as error:
         return StepAnswer(error.out, error.err, -1, late=True)
     except system.ProgramMissing as error:

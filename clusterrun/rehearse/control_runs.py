@@ -10,7 +10,7 @@ from clusterrun.model.states import State
 from clusterrun.rehearse.discoveries import Cause, Discovery, unknown
 from clusterrun.rehearse.first_difference import PARTS, FirstDifference, differences
 from clusterrun.rehearse.rank_files import two_writers
-from clusterrun.rehearse.rank_trace import SavedFile, Start, pattern
+from clusterrun.rehearse.rank_trace import SavedFile, Start, kind_of
 from clusterrun.rehearse.resumption import reference
 
 # Report checkpoints that are never removed from this many of one kind on.
@@ -96,7 +96,7 @@ def _never_dropped(life: Start, saves: Sequence[SavedFile]) -> Discovery | None:
     kinds: dict[str, set[str]] = {}
     sizes = {save.path: save.size for save in saves}
     for save in saves:
-        kinds.setdefault(pattern(save.path), set()).add(save.path)
+        kinds.setdefault(kind_of(save.path), set()).add(save.path)
     for kind, paths in kinds.items():
         if len(paths) >= MANY_KEPT and not any(map(life.dropped, paths)):
             size = sum(sizes[path] for path in paths) / len(paths)

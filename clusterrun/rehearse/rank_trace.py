@@ -167,13 +167,11 @@ def is_below(path: str, place: str) -> bool:
 
 
 def kind_of(path: str, root: str = "") -> str:
-    """Return the `pattern` of a path below ``root``. It is equal in every copy of a working directory."""
-    return pattern(path[len(root) + 1 :] if root and path.startswith(root + os.sep) else path)
+    """Return a path below ``root`` without its numbers and checksums: equal for checkpoints of one kind.
 
-
-def pattern(path: str) -> str:
-    """Return a path without its numbers and checksums: equal for all checkpoints of one kind."""
-    folder, name = os.path.split(path)
+    It is equal in every copy of a working directory.
+    """
+    folder, name = os.path.split(path[len(root) + 1 :] if root and path.startswith(root + os.sep) else path)
     return os.path.join(re.sub(r"\d+", "#", folder), re.sub(r"[0-9a-f]{8,}|\d+", "#", name))
 
 

@@ -110,7 +110,10 @@ class RehearsedRuns:
     def kill_node(self, run: Run, node: int) -> None:
         """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
         job = int(run.job_id.partition(".")[0])
-        for agent in [process for process in proc.descendants(job) if is_agent(process.pid)]:
+        for agent in proc.descendants(job):
+            arguments = text_of(f"/proc/{agent.pid}/cmdline").split("\0")
+            if "agent" not in arguments[:7] or not any(word.endswith("agent.pyz") for word in arguments):
+                continue
             descendants = proc.descendants(agent.pid)
             if any(proc.environment(process.pid).get("NODE_RANK") == str(node) for process in descendants):
                 for process in (agent, *descendants):
@@ -158,7 +161,8 @@ class RehearsedRuns:
     def notified(self, run: Run, seconds: float) -> float | None:
         """Give notice. Return the seconds until the run ended by itself, or None if it had to be ended."""
         folder = run.paths.attempt(0)
-        self._give_notice(run)
+        with contextlib.suppress(ProcessLookupError):  # the signal that Slurm sends
+            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
@@ -174,11 +178,6 @@ class RehearsedRuns:
             return None
         life = read(folder.folder)
         return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
-
-    def _give_notice(self, run: Run) -> None:
-        """Give notice as Slurm does, with a signal to the coordinator."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
 
     def end(self, run: Run) -> None:
         if self.over(run):
@@ -205,8 +204,3 @@ class RehearsedRuns:
         self.stop_waiting()
         for process in list(self._live):
             processes.end(process, self._context.clock, END_SECONDS)
-
-
-def is_agent(pid: int) -> bool:
-    arguments = text_of(f"/proc/{pid}/cmdline").split("\0")
-    return "agent" in arguments[:7] and any(word.endswith("agent.pyz") for word in arguments)

@@ -134,7 +134,7 @@ class SlurmClient:
         """Return a job of any user that Slurm or its accounting remembers. Raises ``SchedulerError``."""
         from clusterrun.slurm import foreign_job  # slow to import, so only for jobs of others
 
-        job_record = self._tried(foreign_job.show_argv(job_id))
+        job_record = self._tried(("scontrol", "show", "job", job_id))
         if job_record.code == 0 and (job := foreign_job.read_shown(job_id, job_record.out)):
             # scontrol shows the other components of a heterogeneous job with the first one only.
             return job if job.het_leader in ("", job.number) else self.foreign_job(job.het_leader)

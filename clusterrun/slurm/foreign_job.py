@@ -59,12 +59,8 @@ class ForeignJob:
         return tuple(task for task, word in self.tasks if job_states.read(word).state is State.RUNNING)
 
 
-def show_argv(job_id: str) -> tuple[str, ...]:
-    return ("scontrol", "show", "job", job_id)
-
-
 def read_shown(job_id: str, out: str) -> ForeignJob | None:
-    """Return the job in the answer to ``show_argv``, one task of an array; None without one."""
+    """Return the job in the answer to ``scontrol show job``, one task of an array; None without one."""
     blocks = [block.strip() for block in out.split("\n\n")]
     tasks = [(f"{match[1]}_{match[2]}", block) for block in blocks if (match := _TASK.match(block))]
     if tasks:

@@ -23,7 +23,7 @@ from clusterrun.rehearse.faults import (
 )
 from clusterrun.rehearse.file_copies import twin_kinds
 from clusterrun.rehearse.rank_files import two_writers
-from clusterrun.rehearse.rank_trace import RankTrace, SavedFile, Start, Step, parsed, pattern
+from clusterrun.rehearse.rank_trace import RankTrace, SavedFile, Start, Step, kind_of, parsed
 from clusterrun.rehearse.rehearsal import Result, combined, unstruck
 from clusterrun.rehearse.resumption import joined, reference, resumed
 from clusterrun.rehearse.sample_order import counted
@@ -1251,4 +1251,4 @@ def test_a_cut_line_of_a_trace_is_ignored() -> None:
     ],
 )
 def test_checkpoints_of_one_kind_differ_in_numbers_only(path: str, other: str) -> None:
-    assert pattern(path) == pattern(other) != pattern("/a/best.pt")
+    assert kind_of(path) == kind_of(other) != kind_of("/a/best.pt")
