@@ -87,11 +87,12 @@ class PortSweep:
 
 
 @frozen
-class SilentRendezvous:
-    """The ways, (dialling, dialled), on which torchrun's port did not answer, twice."""
+class FailedRendezvous:
+    """The ways, (dialling, dialled), on which torchrun's port failed, twice."""
 
     port: int
-    ways: tuple[tuple[int, int], ...]
+    silent: tuple[tuple[int, int], ...]
+    refused: tuple[tuple[int, int], ...]  # although the examiner of the dialled node listens on it
 
 
 @frozen

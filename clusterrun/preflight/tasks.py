@@ -108,6 +108,7 @@ class ListenTask(Task):
 
     TITLE = "the opening of ports"
     nonce: str  # hex; a connecting node must present it
+    port: int = 0  # torchrun's, on which the node listens too until messages are exchanged; 0: none
 
 
 @frozen
@@ -130,6 +131,7 @@ class ListenAnswer(Answer):
     udp_port: int
     wall: float  # this node's clock
     topology: str = ""  # Slurm's address of the node among the switches, or ''
+    holds_port: bool = False  # whether it listens on ``ListenTask.port``, which no program of the node has
 
 
 @frozen

@@ -101,3 +101,15 @@ def test_a_limit_on_open_connections_is_named_as_that_if_the_job_would_exceed_it
         hosts.on_outside_root(third, "iptables", "-F")
     assert case.exact(result), (result.status["reason"], result.said)
     assert "of 20 TCP connections at a time" in result.said
+
+
+def test_a_firewall_that_rejects_the_port_of_torchrun_is_no_closed_port(on_slurm: Site) -> None:
+    hosts = LabSite(on_slurm.lab.place, on_slurm.lab.state)
+    rule = ("-p", "tcp", "--dport", "29500", "-j", "REJECT", "--reject-with", "tcp-reset")
+    try:
+        hosts.on_outside_root(node(2), "iptables", "-A", "INPUT", *rule)
+        report = on_slurm.run("check", "--nodes", "2", "--gpus", "0", "--level", "quick").out
+    finally:
+        hosts.on_outside_root(node(2), "iptables", "-F")
+    assert "TCP port 29500, on which torchrun meets, is rejected by a firewall" in report
+    assert f"{node(1)} -> {node(2)}" in report and f"{node(2)} -> {node(1)}" not in report

@@ -102,6 +102,7 @@ class Faults:
     # Port ranges of a node that are unreachable, and (``shut_out``) that it cannot reach elsewhere.
     # One pair test in four fails by that.
     shut: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    rejected: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by a firewall
     shut_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     # Share of the connections to a node that a limit drops. It makes one pair test in four fail.
     limits: dict[int, float] = field(default_factory=dict)
@@ -191,6 +192,7 @@ class Cluster:
         self.lost: set[int] = set()
         self.deaths: dict[int, int] = {}
         self.lines: dict[int, list[int]] = {}
+        self.held_port = 0  # of torchrun, on which the nodes listen
         self.lag = 0.0  # seconds by which the clock of the check is behind
 
     def put(self, delay: float, what: tuple[Any, ...]) -> None:
@@ -269,10 +271,13 @@ class Cluster:
             probed = (ProbeReading(check, json.dumps(value), 0.1) for check, value in readings.items())
             return 0.05, LocalAnswer(tuple(probed))
         if isinstance(task, ListenTask):
+            self.held_port = task.port
             delay = 0.3 + chance.random()
             wall = self.wall(node, delay - 0.001)
             eth = Interface("eth0", address(node), 1500)
-            return delay, ListenAnswer((Interface("lo", "127.0.0.1", 65536), eth), PORTS, 40000, wall)
+            return delay, ListenAnswer(
+                (Interface("lo", "127.0.0.1", 65536), eth), PORTS, 40000, wall, holds_port=bool(task.port)
+            )
         if isinstance(task, DialTask):
             return self.dial(node, task)
         if isinstance(task, ThroughTask):
@@ -395,7 +400,9 @@ class Cluster:
                 for port in target.ports
                 if not alive or any(a <= port <= b for a, b in ranges) or self.chance.random() < dropped
             )
-            refused = tuple(port for port in target.ports if port not in silent)
+            ranges = self.faults.rejected.get(target.node, ())
+            open_port = 0 if any(a <= self.held_port <= b for a, b in ranges) else self.held_port
+            refused = tuple(port for port in target.ports if port not in {*silent, open_port})
             results.append(Dialled(target.node, refused, silent, True, 0.0))
         delay = task.limit if any(entry.silent for entry in results) else 0.1
         return delay, DialAnswer(tuple(results), ())

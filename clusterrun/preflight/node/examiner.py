@@ -116,16 +116,19 @@ class Examiner:
         elif isinstance(task, tasks.ListenTask):
             if self._listener is not None:
                 self._listener.close()
-            listener = self._listener = Listener(task.nonce, self._watch)
+            listener = self._listener = Listener(task.nonce, self._watch, task.port)
             topology = self._environment.get(_TOPOLOGY, "")
-            ports, udp_port = listener.ports, listener.udp_port
-            self._answer(number, tasks.ListenAnswer(interfaces(), ports, udp_port, time.time(), topology))
+            ports, udp_port, holds_port = listener.ports, listener.udp_port, listener.rendezvous is not None
+            answer = tasks.ListenAnswer(interfaces(), ports, udp_port, time.time(), topology, holds_port)
+            self._answer(number, answer)
         elif isinstance(task, tasks.DialTask):
             heard = self._listener.heard if self._listener else set()
             self._running[number] = RunningDial(task, heard, self._watch)
         elif isinstance(task, tasks.ThroughTask):
             self._running[number] = self._remotes.through(task)
         elif isinstance(task, tasks.ExchangeTask):
+            if self._listener is not None:
+                self._listener.release_port()
             if task.targets:
                 if self._exchange is not None:
                     self._exchange.end()

@@ -43,13 +43,16 @@ class Listener:
     ``watch(socket, events, callback)`` requests a call when a socket is ready. Events 0 end the request.
     """
 
-    def __init__(self, nonce: str, watch: Watch) -> None:
+    def __init__(self, nonce: str, watch: Watch, port: int = 0) -> None:
         self.heard: set[int] = set()
         self._nonce, self._watch = nonce, watch
         self._guests: dict[socket.socket, _Guest] = {}
         self._listeners = _spread(PORTS)
         self._datagrams = _bound(socket.SOCK_DGRAM, 0)
-        for listener in self._listeners:
+        self.rendezvous: socket.socket | None = None  # torchrun's port, if it is free
+        with contextlib.suppress(OSError):
+            self.rendezvous = _bound(socket.SOCK_STREAM, port) if port else None
+        for listener in filter(None, (*self._listeners, self.rendezvous)):
             listener.listen(4096)
             watch(listener, READ, partial(self._accept, listener))
         watch(self._datagrams, READ, lambda _: self._hear())
@@ -63,7 +66,15 @@ class Listener:
     def udp_port(self) -> int:
         return int(self._datagrams.getsockname()[1])
 
+    def release_port(self) -> None:
+        """Leave torchrun's port to programs, which may start on a node that the job does not have alone."""
+        if self.rendezvous is not None:
+            self._watch(self.rendezvous, 0, lambda _: None)
+            self.rendezvous.close()
+            self.rendezvous = None
+
     def close(self) -> None:
+        self.release_port()
         for sock in (*self._listeners, self._datagrams, *self._guests):
             self._watch(sock, 0, lambda _: None)
             sock.close()

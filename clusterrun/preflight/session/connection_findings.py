@@ -10,7 +10,7 @@ from clusterrun.preflight.causes.dials import ConnectTrouble
 from clusterrun.preflight.causes.losses import LossTrouble
 from clusterrun.preflight.causes.ports import Blocked, blocked
 from clusterrun.preflight.checks import controller_clock
-from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSweep, SilentRendezvous
+from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, FailedRendezvous, PortSweep
 from clusterrun.preflight.session import consistency, partition_findings
 from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.node_state import NodeState
@@ -51,11 +51,15 @@ def of_earlier_check(state: SessionState, explanation: Explanation) -> None:
 
 def of_sweep(state: SessionState, explanation: Explanation) -> None:
     """Report blocked ports, or limits on connections, by the newest sweep, and torchrun's port."""
-    for dials in state.log.of(SilentRendezvous):
-        silent = [f"{state.nodes[a].name} -> {state.nodes[b].name}" for a, b in dials.ways]
-        if silent:
-            message = f"TCP port {dials.port}, on which torchrun meets, does not answer: {some_of(silent, 4)}"
-            explanation.network.append(Finding("ports", Grade.WARN, message, _RENDEZVOUS))
+    for dials in state.log.of(FailedRendezvous):
+        for failed, fails in (
+            (dials.silent, "does not answer"),
+            (dials.refused, "is rejected by a firewall"),
+        ):
+            if failed:
+                named = some_of([f"{state.nodes[a].name} -> {state.nodes[b].name}" for a, b in failed], 4)
+                message = f"TCP port {dials.port}, on which torchrun meets, {fails}: {named}"
+                explanation.network.append(Finding("ports", Grade.WARN, message, _RENDEZVOUS))
     for sweep in state.log.of(PortSweep)[-1:]:
         for cause in blocked(sweep.silent, state.thresholds, sweep.unheld):
             ports = f"TCP ports from about {cause.first} to {cause.last}"

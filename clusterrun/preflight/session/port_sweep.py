@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 from clusterrun.preflight.causes.components import Components
 from clusterrun.preflight.causes.ports import COMB, Silent, blocked, needed_connections
-from clusterrun.preflight.observations import GroupTest, PortSweep, SilentRendezvous
+from clusterrun.preflight.observations import FailedRendezvous, GroupTest, PortSweep
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import SessionState
@@ -56,14 +56,21 @@ def hold_ring(state: SessionState) -> Waits:
         yield from rounds(state)
 
 
-def dial_rendezvous(state: SessionState) -> Waits:
-    """Dial the port of torchrun on every node. A program may listen on it or not: only silence counts."""
+def rendezvous_port(state: SessionState) -> int:
+    """Return the port of torchrun, on which nodes listen for a check without ranks; 0 for other checks."""
     variable = dict(state.orders.environment).get("MASTER_PORT", "")
     port = int(variable) if variable.isdecimal() and 0 < int(variable) < 65536 else RENDEZVOUS_PORT
-    ways = [ends for ends, way in state.dials.ways.items() if way.works]
-    if state.orders.preflight.alone and state.clock.seconds_left >= SECONDS:
+    return port if state.orders.preflight.alone else 0
+
+
+def dial_rendezvous(state: SessionState) -> Waits:
+    """Dial the port of torchrun on every node. A refusal counts if the examiner of the node listens."""
+    port, ways = rendezvous_port(state), [ends for ends, way in state.dials.ways.items() if way.works]
+    if port and state.clock.seconds_left >= SECONDS:
         silent = yield from _sweep(state, ways, frozenset({port}))
-        state.observe(SilentRendezvous(port, tuple(way for way in ways if silent[way])))
+        held = [ends for ends in ways if state.nodes[ends[1]].listening.holds_port]
+        refused = tuple(ends for ends in held if port in state.refused_ports.get(ends, ()))
+        state.observe(FailedRendezvous(port, tuple(filter(silent.get, ways)), refused))
 
 
 def rounds_between(state: SessionState) -> Waits:

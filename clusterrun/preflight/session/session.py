@@ -320,6 +320,7 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
         value = replace(value, dialled=tuple(dialled))
         if task.closed or task.hold:
             state.silent_ports.update({(node.node, way.node): way.silent for way in value.dialled})
+            state.refused_ports.update({(node.node, way.node): way.refused for way in value.dialled})
         else:
             state.observe(NodeDials(task, value))
     elif isinstance(value, tasks.ExchangeAnswer):

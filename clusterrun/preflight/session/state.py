@@ -64,8 +64,10 @@ class SessionState:
         self.group_searches: list[tuple[GroupTest, GroupSearch]] = []  # each with the test that failed
         self.exchanging: list[int] = []  # nodes that exchange messages
         self.failures_at_sweep = -1  # failed tests before the last sweep of ports
-        # In the running round of a sweep: ports without an answer, by (dialling, dialled) node.
+        # In the running round of a sweep: ports without an answer, and ports that refused, by (dialling,
+        # dialled) node.
         self.silent_ports: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.refused_ports: dict[tuple[int, int], tuple[int, ...]] = {}
         self.quantities = Quantities()
         self.notices: list[str] = []
         self.label = "local round"

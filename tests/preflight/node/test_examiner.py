@@ -66,6 +66,21 @@ def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagram
     assert other.ask(2, back).heard == (0,)
 
 
+def test_a_node_listens_on_the_port_of_torchrun_until_messages_are_exchanged(two) -> None:
+    entry, other = two
+    with socket.socket() as program:
+        program.bind(("127.0.0.1", 0))
+        port = program.getsockname()[1]
+        program.listen()
+        assert not entry.ask(1, ListenTask(NONCE, port)).holds_port  # it is the program's
+    assert entry.ask(2, ListenTask(NONCE, port)).holds_port
+    assert not other.ask(2, ListenTask(NONCE, port)).holds_port
+    sweep = DialTask("", 1, (Target(0, "n1", "127.0.0.1", (port,), 0),), 30.0, closed=True)
+    assert other.ask(3, sweep).dialled[0].refused == ()
+    assert entry.ask(3, ExchangeTask(NONCE, 0, (), 0.0)).exchanged == ()
+    assert other.ask(4, sweep).dialled[0].refused == (port,)
+
+
 def test_messages_pass_both_ways_from_the_first_watch_task_and_both_ends_count(two) -> None:
     entry, other = two
     first, second = entry.ask(1, ListenTask(NONCE)), other.ask(1, ListenTask(NONCE))

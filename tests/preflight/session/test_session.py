@@ -316,6 +316,17 @@ def test_a_check_names_the_ways_on_which_the_port_of_torchrun_is_silent(variable
     assert "n0001 -> n0000" not in report.set_message
 
 
+def test_a_firewall_that_rejects_the_port_of_torchrun_is_no_closed_port() -> None:
+    requested = orders(3, level=Level.QUICK)
+    requested = replace(requested, preflight=replace(requested.preflight, alone=True))
+    assert examined(requested, Faults()).report.verdict is Grade.PASS
+    report = examined(requested, Faults(rejected={1: [(29500, 29500)]})).report
+    assert (report.verdict, report.excluded) == (Grade.WARN, ())
+    assert "29500" in report.set_message and "rejected by a firewall" in report.set_message
+    assert "n0000 -> n0001" in report.set_message and "n0002 -> n0001" in report.set_message
+    assert "n0001 -> n" not in report.set_message
+
+
 def test_the_clock_of_the_controller_tells_which_clock_of_two_nodes_is_wrong() -> None:
     assert blamed(examined(orders(2), Faults(clocks={1: 300.0}, has_controller=True))) == {1}
 
