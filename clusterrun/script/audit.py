@@ -39,8 +39,10 @@ def evaluated(source: ShellSource, reading: Reading) -> Reading:
         return reading
     code, setup = _code(reading.command), "\n".join(reading.setup)
     exported = {*EXPORTED_BY_SHELLS, *RENDEZVOUS}
+    of_setup: set[str] = set()
     for statement in ShellSource(setup).statements:
         exported |= statement.exports
+        of_setup |= statement.sets
         if statement.text.startswith("unset "):
             exported -= {*statement.text.split()}
     # An array cannot be exported.
@@ -48,8 +50,11 @@ def evaluated(source: ShellSource, reading: Reading) -> Reading:
     hidden = {
         name
         for name in names - exported - arrays
-        if not name.startswith(("SLURM_", "CLUSTERRUN_"))
-        and (_SETS_UNSEEN.search(setup) or re.search(rf"\b{name}\b", setup))
+        if name in of_setup
+        or (
+            not name.startswith(("SLURM_", "CLUSTERRUN_"))
+            and (_SETS_UNSEEN.search(setup) or re.search(rf"\b{name}\b", setup))
+        )
     }
     exports = [f"export {' '.join(sorted(hidden))}"] if hidden else []
     # ``A=1 srun python t.py $A``: the script's shell expands $A before it is set.

@@ -123,6 +123,13 @@ class Scope:
         """Return the text of a script that a statement in ``line`` names; '' if it cannot be read."""
         return self.read_file(os.path.join(self.folder_at(line), file)) or self.read_file(file)
 
+    def sources_unread(self, statement: Statement) -> bool:
+        """Return whether a statement reads a file of shell code that convert cannot read."""
+        names = statement.commands[0].names if statement.commands else ()
+        if names[:1] not in (("source",), (".",)) or len(names) < 2 or KNOWN_FILES.search(names[1]):
+            return False
+        return not self.text_of(names[1], statement.line)
+
 
 @frozen
 class Candidate:

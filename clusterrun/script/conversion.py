@@ -61,7 +61,12 @@ _BROKEN_END = re.compile(r"(?<!\\)\\[ \t]+$")
 _SHELL_ARGUMENT = re.compile(r"#!\s*\S*/(?:env\s+)?(?:ba|z|k|da)?sh\s+(?:-\S+\s+)*([^-\s]\S*)")
 # ``#SBTACH --time=1``
 _MISSPELT = re.compile(r"#\s*(?!SBATCH\b)([A-Z]{5,7})\s+-")
-_PRINTED = re.compile(r"(?m)^\s*(?:echo|printf)\b.*$")
+# Text that is printed, and what replaces a variable that Slurm sets.
+_UNUSED = re.compile(r"(?m)^\s*(?:echo|printf)\b.*$|\$\{(?:SLURM_\w+:?-|\w+:?\?).*$")
+# A value that each job, or each call of a program, has of its own.
+_OF_ONE_JOB = re.compile(
+    r"\$\{?(?:SLURM_(?:ARRAY_)?JOB_?ID|SLURM_TMPDIR|RANDOM)\b|\$\$(?!\()|\$\((?:date|mktemp|uuidgen)\b"
+)
 # The path of the script that runs, as a script finds it.
 _OWN_PATH = re.compile(r"\$\{?(?:0|BASH_SOURCE)\b|\bscontrol\s+show\s+job(?!\w)[^\n]*Command")
 
@@ -161,7 +166,7 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     all_parts += [
         Part(
             command_line,
-            script.launch.program or "".join(script.launch.command[:1]),
+            script.launch.program or "".join(script.launch.command[:1]) or "COMMAND",
             PartOutcome.OPTION,
             reason,
         )
@@ -177,19 +182,29 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     if shebang.endswith("\r"):
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, DOS_LINES))
     texts = [part.text for part in script.reading.parts]
-    if not script.array.values and "SLURM_ARRAY_TASK_ID" in variables_read(texts):
+    sets_index = re.search(r"(?m)^(?!\s*(?:#|echo|printf)).*\bSLURM_ARRAY_TASK_ID=", script.text)
+    if not (script.array.values or sets_index) and "SLURM_ARRAY_TASK_ID" in variables_read(texts):
         reason = (
             "no #SBATCH line sets it: clusterrun sweep --set task=range(N) --env SLURM_ARRAY_TASK_ID={task}"
         )
         all_parts.append(Part(command_line, "$SLURM_ARRAY_TASK_ID", PartOutcome.UNTRANSLATED, reason))
+    if script.array.values and "SLURM_ARRAY_JOB_ID" in variables_read(
+        (*script.reading.command, *script.reading.setup)
+    ):
+        reason = "each run is a job of its own: --env SLURM_ARRAY_JOB_ID=NAME gives them a common name"
+        all_parts.append(Part(command_line, "$SLURM_ARRAY_JOB_ID", PartOutcome.UNTRANSLATED, reason))
     reason = "the script that the job runs is not this file: write the path into the line"
     for part in script.reading.parts:
         is_in_line = part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND)
-        if is_in_line and (match := _OWN_PATH.search(_PRINTED.sub("", part.text))):
+        if is_in_line and (match := _OWN_PATH.search(_UNUSED.sub("", part.text))):
             all_parts.append(Part(part.line, match[0], PartOutcome.UNTRANSLATED, reason))
-    parts = sorted(all_parts, key=lambda part: part.line)
     verb = "sweep" if script.array.values or script.reading.sweeps else "submit"
-    return Conversion(verb, options, script.reading.command, tuple(parts))
+    conversion = Conversion(verb, options, script.reading.command, ())
+    if script.reading.sweeps:
+        values = {value.replace("{", "") for value in _OF_ONE_JOB.findall("\n".join(conversion.words()))}
+        reason = "each run is a job, with a value of its own: give a fixed name to what several runs share"
+        all_parts += [Part(command_line, value, PartOutcome.OPTION, reason) for value in sorted(values)]
+    return replace(conversion, parts=tuple(sorted(all_parts, key=lambda part: part.line)))
 
 
 def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversion:
@@ -319,11 +334,6 @@ def _with_own_gpus(script: _Script) -> _Script:
     visible = _VISIBLE.search("\n".join((*reading.setup, *environment)))
     if not (reading.sweeps and reading.in_background and visible and reading.training):
         return script
-    gpus = visible[1].count(",") + 1
-    options = []
-    for name, value in translated.options:
-        kind, colon, _ = value.rpartition(":")
-        options.append((name, f"{kind}{colon}{gpus}" if name == "gpus" else value))
     line = next(part.line for part in reading.parts if part.outcome is PartOutcome.COMMAND)
     part = Part(line, visible[0], PartOutcome.NEEDLESS, "each run has GPUs of its own")
     setup = tuple(text for text in reading.setup if not _VISIBLE.search(text))
@@ -332,8 +342,17 @@ def _with_own_gpus(script: _Script) -> _Script:
         script,
         reading=replace(reading, setup=setup, parts=(*reading.parts, part)),
         launch=replace(launch, environment=others),
-        translated=replace(translated, options=tuple(options), gpus_per_node=gpus),
+        translated=_with_gpus(translated, visible[1].count(",") + 1),
     )
+
+
+def _with_gpus(translated: Translated, gpus: int) -> Translated:
+    """Return ``translated`` with this number of GPUs for each node."""
+    options = []
+    for name, value in translated.options:
+        kind, colon, _ = value.rpartition(":")
+        options.append((name, f"{kind}{colon}{gpus}" if name == "gpus" else value))
+    return replace(translated, options=tuple(options), gpus_per_node=gpus)
 
 
 def _with_visible_gpus(script: _Script) -> _Script:
@@ -354,6 +373,9 @@ def _with_visible_gpus(script: _Script) -> _Script:
             outcome, reason = PartOutcome.NEEDLESS, "Slurm sets it in each task of a step"
         elif not value or "$" in value:
             outcome, reason = PartOutcome.UNTRANSLATED, "ranks see the GPUs of the job: say it by --env"
+        elif launch.open_sizes and value.count(",") + 1 < gpus:
+            reason = f"{launch.program} starts a process for each: the line asks for no other GPUs"
+            script = replace(script, translated=_with_gpus(script.translated, value.count(",") + 1))
         elif "CUDA_VISIBLE_DEVICES" not in dict(launch.environment):
             launch = replace(launch, environment=(*launch.environment, ("CUDA_VISIBLE_DEVICES", value)))
         setup = tuple(other for other in reading.setup if other != line)
@@ -487,7 +509,7 @@ def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
     A program that a script starts once per node, beside several GPUs, starts its own processes there.
     """
     options, launch = list(script.translated.options), script.launch
-    if script.reading.training is None:
+    if script.reading.training is None and not launch.runs_once:
         return options, False
     if launch.keeps_accelerate or launch.is_isolated:
         return options, True

@@ -179,6 +179,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             changed.append(
                 (directive, f"each rank sees all GPUs of its node: it takes LOCAL_RANK // {number}")
             )
+        elif size.has_other_gpus and values.keys() & {*_GPUS} == {name} == {"gpus-per-task"}:
+            passed_on.append(("sbatch", f"gpus-per-node={_gpu_type(values)}{gpus}"))
         elif name == "gpus-per-task" and gpus > last_number(value) and not tasks_per_node:
             changed.append((directive, "no line gives the number of tasks: say --ranks-per-node N"))
         elif name == "gpus-per-task" and gpus > 1 and tasks_per_node != 1:
@@ -332,6 +334,8 @@ def job_variables(directives: Sequence[Directive]) -> dict[str, str]:
     }
     if gpus:
         variables |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": SOME_VALUE}
+    if "array" in values:
+        variables["SLURM_ARRAY_JOB_ID"] = SOME_VALUE
     if "," in variables["SLURM_JOB_PARTITION"]:
         variables["SLURM_JOB_PARTITION"] = SOME_VALUE
     return variables

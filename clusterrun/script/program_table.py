@@ -23,8 +23,8 @@ _PRINTER = Trait.PRINTS | _READER
 _FILTER = Trait.FILTERS | _READER
 _SETTER = Trait.IN_SHELL | Trait.REPEATABLE
 _ROWS = (
-    ("echo printf date hostname nvidia-smi env printenv which pwd whoami", _PRINTER),
-    ("sort uniq grep head tail awk tr cut wc cat column paste", _FILTER),
+    ("echo printf date hostname nvidia-smi rocm-smi free uptime env printenv which pwd whoami", _PRINTER),
+    ("sort uniq grep head tail awk tr cut wc cat tac rev nl column paste", _FILTER),
     ("sed", Trait.FILTERS | Trait.READS),
     ("id ls basename dirname realpath readlink seq shuf expr bc nproc uname", _READER),
     ("getent lscpu df stat comm type jq host nslookup ip ss", _READER),
@@ -32,7 +32,7 @@ _ROWS = (
     ("scontrol squeue sacct sinfo ifconfig netstat", Trait.READS),
     ("cd", _READER | Trait.IN_SHELL),
     ("source . export pushd popd module ml spack", _SETTER),
-    ("ulimit umask unset eval set shopt trap read mapfile readarray shift break return", _SETTER),
+    ("ulimit umask unset hash eval set shopt trap read mapfile readarray shift break return", _SETTER),
     ("conda mamba micromamba", _SETTER | Trait.RUNS),
     ("alias local declare typeset continue kill", Trait.IN_SHELL),
     ("wait exit mkdir ln unzip chmod touch sleep sbcast", Trait.REPEATABLE),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
@@ -52,7 +52,6 @@ from clusterrun.script.training_statement import (
     command_reading,
     kept_whole,
     reason_against_sweep,
-    unread_files,
 )
 
 # Modules that are tools, and no training script.
@@ -64,9 +63,10 @@ LOGIN = (
 )
 # Code that only running the script shows. ``eval "$(…)"`` prepares the shell.
 _EVALUATES = re.compile(r"eval\s+[\"']?\$(?!\()|(?:source|\.)\s+\"?\$\{?\d")
-# An option that gives a program its place in a group of programs.
 # A program that trains, by its name. One behind it evaluates.
 _TRAINS = re.compile(r"(?i)train|tun(?:e|ing)")
+_STARTS_PYTHON = re.compile(r"\b(?:python3?|torchrun|accelerate|deepspeed)\s")
+_SCRIPT_OR_MODULE = re.compile(r".*\.(?:py|sh)|\w+(?:\.\w+)+")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
 _IS_SKIPPED = "it does not run: its condition is false with the values and resources of this file"
@@ -130,17 +130,16 @@ def _read(scope: Scope) -> Reading:
         for other in candidates
         if other.training.kind >= TrainingKind.PYTHON and _is_in_background(other)
     ]
-    program = training.training.launch.command if training else ()
-    program = program[: 1 if "/" in "".join(program[:1]) else 2]  # ``uv run`` is a program
-    trainings = [
-        other.statement
-        for other in candidates
-        if other.training.kind >= TrainingKind.PYTHON
-        or (program and other.training.launch.command[: len(program)] == program)
+    of_candidates = [other.statement for other in candidates]
+    trainings = [other.statement for other in candidates if other.training.kind >= TrainingKind.PYTHON]
+    programs = [
+        statement
+        for statement in statements[:place]
+        if statement in of_candidates or _starts_program(scope, statement.commands, statement.substitutes)
     ]
     if training and _is_in_background(training):
         beside += [statement for statement in statements if statement.in_background]
-    before = read_before(scope, statements[:place], training, of_training, beside, trainings, unsure)
+    before = read_before(scope, statements[:place], training, of_training, beside, programs, unsure)
     setup = (*before.setup, *of_training.setup)
     if scope.arguments and any(POSITIONAL.search(line) for line in (*setup, of_training.text)):
         shell_words = [setup_word(value, scope.source.constants) for value in scope.arguments]
@@ -201,7 +200,9 @@ def _is_certain(scope: Scope, candidates: Sequence[Candidate]) -> bool:
     train = [program for program in programs if _TRAINS.search("".join(program))]
     programs = {candidates[-1].training.launch.command[:1]} if len(train) == 1 else programs
     lines = [candidate.statement.line for candidate in candidates]
-    has_unread = any(unread_files(scope, line) for line in lines)
+    has_unread = any(
+        other.line < lines[-1] and scope.sources_unread(other) for other in scope.source.statements
+    )
     in_background = any(candidate.statement.in_background for candidate in candidates)
     return len(programs) == 1 and not (has_unread or in_background)
 
@@ -213,7 +214,7 @@ def _serves(scope: Scope, candidate: Candidate, candidates: Sequence[Candidate])
     ends = [
         other.line
         for other in scope.source.statements
-        if other.line > candidate.statement.line and re.match(r"wait\b", other.text)
+        if other.line > candidate.statement.line and other.waits
     ]
     end = min(ends, default=math.inf)
     has_client = any(
@@ -235,7 +236,7 @@ def _follows(scope: Scope, first: Statement, second: Statement) -> bool:
     statements = scope.source.statements
     between = statements[statements.index(first) + 1 : statements.index(second)]
     if first is not second and first.in_background:
-        return any(re.match(r"wait\b", statement.text) for statement in between)
+        return any(statement.waits for statement in between)
     if first is second:  # ``srun python train.py || srun python train.py --resume``
         return "||" in first.text
     results = {name for statement in between if "$?" in statement.text for name in statement.sets}
@@ -245,7 +246,7 @@ def _follows(scope: Scope, first: Statement, second: Statement) -> bool:
 def _candidates(scope: Scope) -> Iterator[Candidate]:
     """Yield the commands that may train, in their order."""
     for statement in scope.source.statements:
-        if statement.kind == "function_definition":
+        if statement.kind in ("function_definition", "ERROR"):
             continue
         block = _block_that_trains(scope, statement)
         of_block = (
@@ -275,6 +276,10 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
                     kind = TrainingKind.PYTHON
                 elif statement.is_plain or statement.bodies:
                     kind = _kind_of_program(command)
+                    # A shell script that convert cannot read may start Python.
+                    is_script = kind is TrainingKind.PROGRAM and _TRAINS.search(shell_script(launch.command))
+                    if is_script or (statement.is_plain and _holds_python(scope, launch.command)):
+                        kind = TrainingKind.PYTHON
             if names[:1] == ("ssh",):
                 launch = LaunchCommand("ssh", command=("bash", "-c", _remote_text(names)))
                 inner = _started(replace(scope, in_ranks=True), launch.command, command, statement.line)
@@ -298,7 +303,8 @@ def _preparations(scope: Scope) -> Iterator[Candidate]:
         is_list = statement.kind == "list" and not is_condition(statement)
         for command in statement.commands if statement.is_plain or is_list else ():
             is_program = is_list and _kind_of_program(command) is TrainingKind.PROGRAM
-            is_work = Trait.WORK in TRAITS.get(command.program, Trait.TOOL) or _is_inline(command)
+            is_work = Trait.WORK in TRAITS.get(command.program, Trait.TOOL)
+            is_work = is_work or (_is_inline(command) and not {"-V", "--version"} & {*command.names})
             if is_program or is_work or is_image_command(command.names):
                 training = Training(TrainingKind.PROGRAM, command, plain_launch(command.names))
                 yield Candidate(statement, training, None)
@@ -405,6 +411,27 @@ def _runs_python(names: tuple[str, ...]) -> bool:
     program, *arguments = plain_launch(names).command or ("",)
     is_open = program.startswith("$") and any(word.endswith(".py") for word in arguments)
     return is_open or program.endswith(".py")
+
+
+def _starts_program(scope: Scope, commands: Sequence[Command], substitutes: Iterable[str] = ()) -> bool:
+    """Return whether commands, or the functions that they call, start a program that is no tool."""
+    for command in commands:
+        body = scope.source.functions.get(command.program)
+        is_step = launch_in(command.names, reads_inline=False) is not None
+        if body is None and _kind_of_program(command) is not None and not is_step:
+            return True
+        inner = [part for other in ShellSource(body).statements for part in other.commands] if body else []
+        if any(part.program.startswith("$") for part in inner) or any(map(_kind_of_program, inner)):
+            return True
+    return any(map(_SCRIPT_OR_MODULE.fullmatch, substitutes))
+
+
+def _holds_python(scope: Scope, command: tuple[str, ...]) -> bool:
+    """Return whether the program is a variable that holds a whole command line with Python."""
+    name = re.fullmatch(r"\$\{?(\w+)(?:\[[@*]\]\})?", command[0]) if len(command) == 1 else None
+    texts = [other.text for other in scope.source.statements if name and name[1] in other.sets]
+    text = "\n".join(texts)
+    return bool(_STARTS_PYTHON.search(text)) and not re.search(r"\b(?:srun|mpirun|mpiexec)\b", text)
 
 
 def _kind_of_program(command: Command) -> TrainingKind | None:

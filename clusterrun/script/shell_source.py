@@ -13,7 +13,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.script.directives import SOME_VALUE
 from clusterrun.script.interpreter_calls import interpreter_call, unwrapped
 from clusterrun.script.launch_commands import launch_in
-from clusterrun.script.program_table import Trait, with_trait
+from clusterrun.script.program_table import Trait, is_tool, with_trait
 from clusterrun.script.quoting import DOLLAR, evaluated_text, literal, plain_text
 from clusterrun.script.shell_conditions import is_in_pattern, truth
 from clusterrun.script.shell_grammar import Node, parsed
@@ -188,6 +188,11 @@ class Statement:
         return all(program in _READERS for program in self.substitutes)
 
     @property
+    def waits(self) -> bool:
+        """Return whether it waits for a program in the background."""
+        return any(command.names[:1] == ("wait",) for command in self.commands)
+
+    @property
     def reads_arguments(self) -> bool:
         names = {command.program for command in self.commands}
         return "getopts" in names or any(re.fullmatch(r"[1-9]\d*|[@*#]", name) for name in self.reads)
@@ -206,6 +211,7 @@ class Skipped:
     text: str
     reads_arguments: bool  # whether the condition reads the arguments of the script
     reads: frozenset[str]  # variables that the condition reads
+    has_program: bool  # whether a program of it is no tool
 
 
 class ShellSource:
@@ -331,7 +337,9 @@ class ShellSource:
         skipped: list[Skipped] = []
         is_decided = False
         conditions = " ".join(condition for _, condition, _ in branches)
-        reads_arguments = self.arguments is None and _ARGUMENT.search(conditions) is not None
+        reads = frozenset(_NAME.findall(conditions))
+        origins = (conditions, *(str(self.constants.get(name, "")) for name in reads))
+        reads_arguments = self.arguments is None and any(map(_ARGUMENT.search, origins))
         for holds, _, nodes in branches:
             if holds is None and not is_decided:
                 return None
@@ -340,9 +348,11 @@ class ShellSource:
                 taken, is_decided = block, True
             elif block:
                 body = self._body(block)
-                reads = frozenset(_NAME.findall(conditions))
-                skipped.append(Skipped(body.line, body.text, reads_arguments, reads))
-        ends = any(re.search(r"(?<![\w-])(?:exit|return)\b", self._text(part)) for part in taken)
+                commands = [command for part in block for command in self._commands(part)]
+                has_program = any(not is_tool(command.program) for command in commands if command.names)
+                skipped.append(Skipped(body.line, body.text, reads_arguments, reads, has_program))
+        texts = [self._text(part) for part in taken if part.type != "function_definition"]
+        ends = any(re.search(r"^(?!trap\b).*(?<![\w-])(?:exit|return)\b", text, re.DOTALL) for text in texts)
         if ends or node.has_error or (behind is not None and behind.type == "&"):
             return None
         self.skipped += skipped
@@ -575,6 +585,9 @@ class ShellSource:
             is_set = parent is not None and parent.type in (
                 *("variable_assignment", "for_statement", "declaration_command"),
             )
+            # ``A=1 PROGRAM`` sets A for the program alone.
+            if is_set and parent and parent.parent and parent.parent.type == "command":
+                continue
             # ``export NAME`` hands on the value that it has.
             if is_set == sets or (
                 parent is not None

@@ -21,7 +21,7 @@ RENDEZVOUS = {
 _OF_JOB = re.compile(
     r"SLURM_(?:JOB_?ID|JOB_(?:NAME|NODELIST|NUM_NODES|PARTITION|ACCOUNT|QOS|USER|[UG]ID|RESERVATION|LICENSES"
     r"|START_TIME|END_TIME|GPUS)|NODELIST|NNODES|NODEID|SUBMIT_(?:DIR|HOST)|CLUSTER_NAME|RESTART_COUNT|CONF"
-    r"|TMPDIR|GPUS_ON_NODE|MEM_PER_(?:NODE|CPU|GPU)|TOPOLOGY_ADDR|ARRAY_(?:JOB_ID|TASK_(?:ID|MIN|MAX|STEP|COUNT)))"
+    r"|TMPDIR|GPUS_ON_NODE|CPUS_ON_NODE|JOB_CPUS_PER_NODE|MEM_PER_(?:NODE|CPU|GPU)|TOPOLOGY_ADDR|ARRAY_(?:JOB_ID|TASK_(?:ID|MIN|MAX|STEP|COUNT)))"
 )
 
 # Variables in which srun reads its options, without their prefix. Another ``SLURM_*`` of a script is its own.
@@ -95,6 +95,7 @@ class Facts:
     is_behind_unsure: bool = False  # whether such a program is before it
     # Whether it waits, maybe for a program in the background that the line does not start.
     waits: bool = False
+    is_in_other_folder: bool = False  # whether a statement before it changes the folder
     # Whether it does something else than to prepare the shell, before a statement that is a run of its own.
     is_of_other_run: bool = False
 
@@ -277,7 +278,11 @@ RULES = (
         _NEEDLESS,
         "it is for the script's own shell; a failed --setup line ends the run",
     ),
-    Rule(lambda facts: facts.requeues, PartOutcome.OPTION, "--requeue in the line queues the run again"),
+    Rule(
+        lambda facts: facts.requeues,
+        PartOutcome.OPTION,
+        "--requeue in the line queues the run again, unless all ranks exit 0: they get the signal of the job",
+    ),
     Rule(
         lambda facts: ".deepspeed_env" in facts.statement.text,
         _UNTRANSLATED,
@@ -299,7 +304,11 @@ RULES = (
     ),
     Rule(lambda facts: facts.only_prints, _NEEDLESS, ONLY_PRINTS),
     Rule(
-        lambda facts: facts.name == "cd" and facts.argument.strip('"${}') == "SLURM_SUBMIT_DIR",
+        lambda facts: (
+            facts.name == "cd"
+            and facts.argument.strip('"${}') == "SLURM_SUBMIT_DIR"
+            and not facts.is_in_other_folder
+        ),
         _NEEDLESS,
         "ranks start where submit is called",
     ),
@@ -309,8 +318,12 @@ RULES = (
     ),
     Rule(lambda facts: facts.redirects_output, _NEEDLESS, "clusterrun logs shows the output"),
     Rule(
-        lambda facts: any(
-            command.names[:1] == ("exec",) and len(command.names) > 1 for command in facts.statement.commands
+        lambda facts: (
+            facts.statement.kind != "function_definition"
+            and any(
+                command.names[:1] == ("exec",) and len(command.names) > 1
+                for command in facts.statement.commands
+            )
         ),
         _UNTRANSLATED,
         TAKES_PLACE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -11,7 +12,6 @@ from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
     COMPUTED,
     END_IS_REPORTED,
-    KNOWN_FILES,
     PLACEHOLDER,
     PREPARES,
     Candidate,
@@ -32,6 +32,7 @@ from clusterrun.script.interpreter_calls import (
 )
 from clusterrun.script.launch_commands import (
     ACTIVATORS,
+    LaunchCommand,
     launch_in,
 )
 from clusterrun.script.program_table import TRAITS, Trait, changes_shell, with_trait
@@ -61,6 +62,7 @@ from clusterrun.script.statement_rules import (
 )
 
 ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
+_NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Variables that differ between the script's shell and a rank.
 OF_PLACE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM")
@@ -106,18 +108,19 @@ def read_before(
     training: Candidate | None,
     of_training: Reading,
     beside: Sequence[Statement],
-    trainings: Sequence[Statement],
+    programs: Sequence[Statement],
     unsure: Sequence[Statement],
 ) -> Reading:
     """Return the setup lines of the statements before the command.
 
     They are read backwards, because a line is needed if a later one reads the variables that it sets.
-    ``beside``: statements with a training that runs beside the command. ``trainings``: all with a command
-    that trains. ``unsure``: those whose program may be it.
+    ``beside``: statements with a training that runs beside the command. ``programs``: those with a program
+    that is no tool. ``unsure``: those that may be COMMAND.
     """
     # The line sets the launcher's variables behind the setup lines of the script.
-    of_launch = of_training.training.launch.environment if of_training.training else ()
-    needed = variables_read((*of_training.command, *of_training.setup, *(value for _, value in of_launch)))
+    launch = of_training.training.launch if of_training.training else LaunchCommand("")
+    of_launch = [value for _, value in (*launch.environment, *launch.options, *of_training.options)]
+    needed = variables_read((*of_training.command, *of_training.setup, *of_launch))
     is_expanded_once = of_training.text and not ALIKE.fullmatch(of_training.text)
     texts = (*of_training.setup, of_training.text) if is_expanded_once else of_training.setup
     read_by_setup = variables_read(texts)
@@ -135,11 +138,10 @@ def read_before(
     fates: list[tuple[Statement, list[Part], list[str]]] = []
     requeues = False
     exported = _exported(statements)
-    # The options of ``set`` with which a failed command ends the script; '' if there is none.
-    errexit = "e" if any(ERREXIT.match(statement.text) for statement in statements) else ""
-    if any(re.match(r"set\s.*\bpipefail\b", statement.text) for statement in statements) and errexit:
-        errexit = "eo pipefail"
+    errexit = _errexit(statements)
     absent = min((statement.line for statement in (*beside, *unsure)), default=None)
+    branches = [part for part in scope.source.skipped if part.reads_arguments and part.has_program]
+    first_unsure = min((part.line for part in (*unsure, *(branches if is_open else ()))), default=math.inf)
     is_before_run = False
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
@@ -149,8 +151,12 @@ def read_before(
             is_exported=statement in exported,
             is_beside=statement in beside,
             is_unsure=statement in unsure,
-            is_behind_unsure=bool(unsure) and unsure[0].line < statement.line,
+            is_behind_unsure=first_unsure < statement.line,
             waits=bool(_WAITS.search(statement.text)) and absent is not None and absent < statement.line,
+            is_in_other_folder=any(
+                other.line < statement.line and re.match(r"(?:cd|pushd)\s", other.text)
+                for other in statements
+            ),
             is_of_other_run=is_before_run and not statement.sets & needed and _runs_once(statement),
         )
         is_before_run = is_before_run or facts.launches
@@ -173,10 +179,10 @@ def read_before(
                 "its statements are in the line" if is_followed else "nothing that is in the line calls it"
             )
         else:
-            reason = _remark(scope, statement, of_training, trainings)
+            reason = _remark(scope, statement, of_training, programs)
             outcome = PartOutcome.SETUP
             in_ranks = is_open or bool(statement.sets & read_in_ranks)
-            lines = _setup_lines(facts, errexit, in_ranks)
+            lines = _setup_lines(facts, errexit[statement.line], in_ranks)
             reads = statement.reads | variables_read([statement.text])
             needed |= reads
             read_by_setup |= reads
@@ -191,10 +197,11 @@ def read_before(
     strict = [
         place
         for place, part in enumerate(own_parts)
-        if _MAY_FAIL.match(part.text) and part.text in lines
+        if _MAY_FAIL.match(part.text) and part.text in lines and "||" not in part.text
+        if not errexit[part.line]
         if (part.outcome, part.reason) == (PartOutcome.SETUP, "")
     ]
-    for place in strict[:1] if not errexit else ():
+    for place in strict[:1]:
         own_parts[place] = replace(own_parts[place], reason=_IS_STRICT)
     is_check = {(part.line, part.text) for part in check_parts}
     own_parts = [part for part in own_parts if (part.line, part.text) not in is_check]
@@ -254,7 +261,18 @@ def _exported(statements: Sequence[Statement]) -> list[Statement]:
     return exported
 
 
-def _remark(scope: Scope, statement: Statement, of_training: Reading, trainings: Sequence[Statement]) -> str:
+def _errexit(statements: Sequence[Statement]) -> dict[int, str]:
+    """Return, by line, the options of ``set`` with which a failed statement ends the script; '' for none."""
+    errexit: dict[int, str] = {}
+    is_on = has_pipefail = False
+    for statement in statements:
+        errexit[statement.line] = ("eo pipefail" if has_pipefail else "e") if is_on else ""
+        is_on = (is_on or ERREXIT.match(statement.text) is not None) and not _NO_ERREXIT.match(statement.text)
+        has_pipefail = has_pipefail or re.match(r"set\s.*\bpipefail\b", statement.text) is not None
+    return errexit
+
+
+def _remark(scope: Scope, statement: Statement, of_training: Reading, programs: Sequence[Statement]) -> str:
     """Return the difference between a statement and its setup line; '' if there is none."""
     if any(command.names in (("exit",), ("exit", "0")) for command in statement.commands):
         return "if it ends the script here, the run counts as failed"
@@ -267,10 +285,15 @@ def _remark(scope: Scope, statement: Statement, of_training: Reading, trainings:
         return f"{counts} may have another value: the job has one task per node"
     if of_training.sweeps and not is_repeatable(statement):
         return "each run of the loop repeats it"
-    if statement.commands and (names := _values_before(scope, statement)):
+    if of_training.training is None and not scope.depth and scope.sources_unread(statement):
+        return (
+            "convert cannot read it: if it starts the program, give that as COMMAND, and leave this line out"
+        )
+    if names := _values_before(scope, statement):
         return f"convert does not read it: if it changes {', '.join(names)}, the line has the values before"
-    if statement in trainings:
-        return "it runs once, before the ranks: clusterrun watches and restarts only the ranks"
+    if statement in programs and statement.kind != "function_definition":
+        time = "beside" if statement.in_background else "before"
+        return f"it runs once, {time} the ranks: clusterrun watches and restarts only the ranks"
     return ""
 
 
@@ -279,9 +302,7 @@ def _values_before(scope: Scope, statement: Statement) -> list[str]:
 
     The file is not read.
     """
-    argv = statement.commands[0].names
-    is_sourced = argv[:1] in (("source",), (".",)) and len(argv) > 1
-    if not is_sourced or KNOWN_FILES.search(argv[1]) or scope.text_of(argv[1], statement.line):
+    if not scope.sources_unread(statement):
         return []
     others = scope.source.statements
     before = {name for other in others if other.line < statement.line for name in other.sets - other.exports}
@@ -466,7 +487,7 @@ def parts_after(
     is_followed = False  # whether a statement behind it is not in the line
     with_result = [statement for statement in statements if READS_RESULT.match(statement.text)]
     results = {name for statement in with_result for name in statement.sets}
-    waits = [place for place, statement in enumerate(statements) if re.match(r"wait\b", statement.text)]
+    waits = [place for place, statement in enumerate(statements) if statement.waits]
     end = min(waits, default=len(statements)) if in_background else 0
     for place, statement in reversed([*enumerate(statements)]):
         reason = IS_BESIDE if place < end or statement.in_background else IS_BEHIND
@@ -497,7 +518,9 @@ def _part_after(statement: Statement, reason: str) -> Part:
     if statement.is_plain and any(code and code[0].isdecimal() and int(code[0]) for code in exits):
         reason = "the script always fails: the run ends as its ranks do"
         return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
-    is_harmless = names <= {"wait", "exit", "set", "kill", "sleep", *PRINTS} and statement.only_reads
+    is_harmless = (
+        names <= {"wait", "exit", "set", "kill", "sleep", "true", ":", *PRINTS} and statement.only_reads
+    )
     if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, END_IS_REPORTED)
     if names & {"sbatch"} or re.search(r"\bscontrol\s+requeue", statement.text):

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
     END_IS_REPORTED,
-    KNOWN_FILES,
     PLACEHOLDER,
     POSITIONAL,
     PREPARES,
@@ -31,11 +30,13 @@ from clusterrun.script.interpreter_calls import (
     shell_script,
 )
 from clusterrun.script.launch_commands import (
+    ACTIVATORS,
     WRAPPERS,
     LaunchCommand,
     joined,
     launch_in,
 )
+from clusterrun.script.program_table import TRAITS
 from clusterrun.script.shell_source import (
     PRINTS,
     Command,
@@ -84,6 +85,7 @@ _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
 _IN_LOGS = "clusterrun logs shows the output"
+_READ_LATER = "a later line reads it: clusterrun logs --raw RUN > FILE"
 
 
 def block_reading(candidate: Candidate, inner: Reading) -> Reading:
@@ -163,8 +165,19 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
         return None
     before = scope.source.statements[: scope.source.statements.index(statement)]
     settings = [other.text for other in before if re.match(r"(?:set\s+-(?!-)|shopt\s)", other.text)]
+    # A new shell lacks the functions of the files that the script sources.
+    if any(
+        name not in TRAITS or name in ACTIVATORS for name in {part.program for part in statement.commands}
+    ):
+        sources = [other.text for other in before if other.commands and other.is_plain]
+        settings[:0] = [text for text in sources if re.match(r"(?:source|\.|eval)\s", text)]
     if candidate.inner and candidate.inner.in_background:
         code += "\nwait"
+    if statement.kind == "list" and is_condition(statement) and "||" not in code:
+        # A test that fails is no failure.
+        settings, code = [*settings, "set -e"], f"{code}\n:"
+    if statement.kind == "pipeline" and statement.commands[-1].program == "tee":
+        settings.append("set -o pipefail")
     # The exit code that the statement leaves in a variable is that of the run.
     behind = scope.source.statements[len(before) + 1 :]
     ends = [
@@ -284,7 +297,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
     if is_partial:
         reason = f"the command is in {_kind(statement)}, which is not in the line"
         parts.append(Part(line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
-    for part in _other_commands(statement, training.command):
+    for part in _other_commands(statement, training.command, _read_behind(scope, line)):
         parts.append(part)
         is_partial = is_partial or part.outcome is PartOutcome.UNTRANSLATED
         if part.outcome is PartOutcome.SETUP:
@@ -336,20 +349,12 @@ def _unseen_parts(scope: Scope, candidate: Candidate) -> Iterator[Part]:
         reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
         yield Part(line, script, PartOutcome.OPTION, reason)
     is_program = candidate.training.kind <= TrainingKind.PROGRAM
-    if is_program and (match := _STARTER.search(" ".join(launch.command))):
+    text = re.sub(r"\$\{[^}]*\}", "", " ".join(launch.command))
+    match = _STARTER.search(text) if is_program else None
+    # One process of the line starts torchrun, as in the script.
+    if match and match[0] != "torchrun":
         reason = f"it starts {match[0]}, and each rank would: clusterrun sweep starts several runs"
         yield Part(line, statement.text, PartOutcome.UNTRANSLATED, reason)
-
-
-def unread_files(scope: Scope, line: int) -> list[str]:
-    """Return the files that the script sources before ``line`` and that cannot be read."""
-    files = [
-        other.commands[0].names[1]
-        for other in scope.source.statements
-        if other.commands and other.commands[0].names[:1] in (("source",), (".",)) and other.line < line
-        if len(other.commands[0].names) > 1
-    ]
-    return [file for file in files if not (KNOWN_FILES.search(file) or scope.text_of(file, line))]
 
 
 def _is_unknown_launcher(command: Sequence[str]) -> bool:
@@ -362,12 +367,19 @@ def _is_unknown_launcher(command: Sequence[str]) -> bool:
     return name in _OTHER_LAUNCHERS or any(map(interpreter_call, ends))
 
 
+def _read_behind(scope: Scope, line: int) -> str:
+    """Return the statements behind ``line``, without those that only print."""
+    others = [other for other in scope.source.statements if other.line > line]
+    names = [{command.program for command in other.commands} for other in others]
+    return "\n".join(other.text for other, programs in zip(others, names) if not programs <= {*PRINTS})
+
+
 def _with_files(
     scope: Scope, statement: Statement, reading: Reading, redirections: Sequence[str], own: set[str]
 ) -> Reading:
     """Return ``reading`` with the input and the output of its command. ``own``: variables of the script."""
     line, launch = statement.line, reading.training.launch if reading.training else LaunchCommand("")
-    behind = "\n".join(other.text for other in scope.source.statements if other.line > line)
+    behind = _read_behind(scope, line)
     parts, options = list(reading.parts), list(reading.options)
     results: list[str] = []
     for text in redirections:
@@ -381,8 +393,7 @@ def _with_files(
             options += [file] if file not in launch.options else []
             parts.append(Part(line, text, PartOutcome.OPTION))
         elif ">&" not in text and text.lstrip("&12>").strip("\"' ") in behind:
-            reason = "a later line reads it: clusterrun logs --raw RUN > FILE"
-            parts.append(Part(line, text, PartOutcome.UNTRANSLATED, reason))
+            parts.append(Part(line, text, PartOutcome.UNTRANSLATED, _READ_LATER))
         elif _RESULT.match(text) and "2>&1" not in redirections and not launch.program:
             results.append(text)
         else:
@@ -481,8 +492,8 @@ def _accelerate(launch: LaunchCommand) -> str:
     )
 
 
-def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
-    """Yield what becomes of the other commands of the statement that trains."""
+def _other_commands(statement: Statement, training: Command, behind: str) -> Iterator[Part]:
+    """Yield what becomes of the other commands of the statement that trains. ``behind``: what follows."""
     is_behind = False
     head = statement.text.partition(training.words[0].text)[0]
     for command in statement.commands:
@@ -490,6 +501,8 @@ def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
         name = command.names[0] if command.names else ""
         if command is training:
             is_behind = True
+        elif is_behind and name == "tee" and command.words[-1].text.strip("\"'") in behind:
+            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, _READ_LATER)
         elif statement.kind in ("pipeline", "list") and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, _IN_LOGS)
         elif is_behind and name in ("exit", "wait", *PRINTS):

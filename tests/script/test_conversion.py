@@ -1610,3 +1610,161 @@ def test_arguments_that_a_branch_sets_are_named() -> None:
     lines = 'if [ $# = 0 ]; then set -- --lr 1; fi\npython t.py "$@"'
     parts = [part for part in converted(lines).untranslated if "it sets the arguments" in part.reason]
     assert [part.line for part in parts] == [2]
+
+
+def reasons_of(lines: str, line: int) -> str:
+    return "\n".join(part.reason for part in converted(lines).parts if part.line == line)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "bash a.sh",
+        "./prepare",
+        "./build && ls",
+        "O=$(python a.py | tail -1)",
+        "fetch data",
+        "f() { ./a; }\nf",
+    ],
+)
+def test_a_program_in_a_setup_line_is_named(first: str) -> None:
+    lines = f"{first}\npython t.py"
+    assert any("runs once, before the ranks" in part.reason for part in converted(lines).parts)
+
+
+@pytest.mark.parametrize(
+    "first", ["free -h", "mkdir -p a", "f() { export A=1; }\nf", "srun -n2 hostname > nodes"]
+)
+def test_a_tool_in_a_setup_line_is_not_named(first: str) -> None:
+    lines = f"{first}\npython t.py"
+    assert not any("runs once" in part.reason for part in converted(lines).parts)
+
+
+def test_a_shell_script_that_trains_by_its_name_is_the_command() -> None:
+    conversion = converted("python manifest.py\nexec bash launch_finetune.sh a")
+    assert conversion.command == ("bash", "launch_finetune.sh", "a")
+
+
+def test_what_follows_a_branch_of_the_arguments_is_not_put_before_the_command() -> None:
+    lines = "m=$1\ncase $m in a) srun python a.py;; b) srun python b.py;; esac\nmv results done"
+    assert not setup_of(f"{lines}\n")[1:]
+    assert "behind it" in reasons_of(lines, 4)
+
+
+def test_a_branch_with_a_handler_that_always_runs_is_in_the_line() -> None:
+    branch = "f() { exit 0; }\ntrap f USR1\nsrun python t.py"
+    lines = f"if [[ -n ${{SLURM_JOB_ID:-}} ]]; then\n{branch}\nelse python t.py\nfi"
+    assert converted(lines).command == ("t.py",)
+    assert {part.line for part in converted(lines).untranslated} <= {4}
+
+
+def test_a_launcher_of_a_rank_for_each_visible_gpu_gets_no_others() -> None:
+    lines = "#SBATCH --gres=gpu:a100:8\nexport CUDA_VISIBLE_DEVICES=0,1\ntorchrun --nproc_per_node=gpu t.py"
+    options = dict(converted(lines).options)
+    assert options["gpus"] == "a100:2" and "env" not in options
+
+
+def test_gpus_of_tasks_that_each_start_a_launcher_are_asked_for() -> None:
+    lines = "#SBATCH --ntasks=2 --gpus-per-task=3\nsrun torchrun --nproc_per_node=1 t.py"
+    assert ("sbatch", "gpus-per-node=6") in converted(lines).options
+
+
+def test_an_index_of_an_array_that_the_script_sets_is_seen_by_the_command() -> None:
+    lines = (
+        "[ $SLURM_ARRAY_TASK_ID ] || SLURM_ARRAY_TASK_ID=1\nif ls; then python t.py $SLURM_ARRAY_TASK_ID; fi"
+    )
+    assert "export SLURM_ARRAY_TASK_ID" in setup_of(lines)
+    assert not any("no #SBATCH line sets it" in part.reason for part in converted(lines).parts)
+
+
+def test_a_variable_that_an_option_reads_is_not_said_to_be_unread() -> None:
+    lines = "I=${I:-x.sqsh}\nsrun --container-image=$I python t.py"
+    assert "nothing" not in reasons_of(lines, 2) and "write its value" in reasons_of(lines, 3)
+
+
+def test_shell_code_that_bash_does_not_run_has_no_command() -> None:
+    assert not converted(
+        "if a\nthen\n  if b\n  then\n    ls\nf() {\n  ls\n}\nsrun python t.py &\nwait"
+    ).command
+
+
+def test_an_unread_file_that_may_be_the_work_is_named() -> None:
+    assert "starts the program" in reasons_of("source all.sh", 2)
+
+
+def test_a_path_of_the_script_behind_a_variable_of_slurm_is_not_named() -> None:
+    assert not converted("cd ${SLURM_SUBMIT_DIR:-$(dirname $0)}\npython t.py").untranslated
+
+
+def test_torchrun_in_the_container_of_the_command_is_not_said_to_run_in_each_rank() -> None:
+    lines = "#SBATCH --gres=gpu:4\nsingularity exec i.sif bash -c 'torchrun --nproc_per_node=4 t.py'"
+    assert not converted(lines).untranslated
+
+
+def test_a_file_that_tee_writes_for_a_later_line_is_written() -> None:
+    conversion = converted("python t.py | tee out.log\ngrep AP out.log > ap")
+    assert conversion.command == ("bash", "-c", "set -o pipefail\npython t.py | tee out.log")
+    assert converted("python t.py | tee out.log\necho out.log").command == ("t.py",)
+
+
+def test_a_whole_loop_has_the_functions_of_the_files_that_the_script_sources() -> None:
+    loop = "while read d; do conda activate $d; python t.py; done < list"
+    assert converted(f"source conda.sh\n{loop}").command[2].startswith("source conda.sh\n")
+
+
+def test_a_line_before_set_e_that_ends_the_run_is_named() -> None:
+    lines = "{}module load a\n{}python t.py"
+    assert "the run ends" in reasons_of(lines.format("", "set -e\n"), 2)
+    assert "the run ends" not in reasons_of(lines.format("set -e\n", ""), 3)
+
+
+def test_a_variable_for_one_program_is_not_set_for_later_ones() -> None:
+    lines = 'PY=$CONDA_PREFIX/bin/python\nA=1 $PY -c "import x"\nexport A="$HOME:$A"\n$PY -m t'
+    assert 'export A="$HOME:$A"' in setup_of(lines)
+
+
+def test_a_line_that_cannot_fail_is_not_said_to_end_the_run() -> None:
+    assert not reasons_of("module load a || true\npython t.py", 2)
+
+
+def test_an_array_has_no_common_job_in_a_sweep() -> None:
+    lines = "#SBATCH --array=0-3\nset -u\npython t.py --to $SLURM_ARRAY_JOB_ID/$X"
+    assert "common name" in reasons_of(lines, 4)
+    assert not any("ends the script" in part.reason for part in converted(lines).parts)
+
+
+def test_a_variable_with_a_whole_command_line_is_the_command() -> None:
+    lines = 'python check.py\ncmd=({} t.py)\n[ $X ] && cmd+=(--x $X)\n"${{cmd[@]}}"'
+    assert converted(lines.format("accelerate launch")).command[-1].endswith('exec "$@"')
+    assert "known only when" in reasons_of(lines.format("accelerate launch"), 5)
+    assert converted(lines.format("srun python")).command == ("check.py",)
+
+
+def test_set_e_is_for_what_follows_it() -> None:
+    lines = "{}python check.py\n{}python train.py"
+    assert setup_of(lines.format("", "set -e -x\n")) == ["python check.py || :"]
+    assert setup_of(lines.format("set -e\n", "set +e\n")) == ["python check.py"]
+    assert setup_of(lines.format("set -e\nset +e\n", "")) == ["python check.py || :"]
+
+
+def test_a_folder_of_one_job_that_the_runs_of_a_loop_share_is_named() -> None:
+    assert "each run is a job" in reasons_of("for d in a b; do python t.py $d --to $SLURM_JOB_ID; done", 2)
+
+
+def test_the_way_back_to_the_folder_of_submit_is_in_the_line() -> None:
+    lines = "{}cd $SLURM_SUBMIT_DIR\npython t.py"
+    assert setup_of(lines.format("cd /x\n"))[-1].startswith("cd $SLURM_SUBMIT_DIR")
+    assert not setup_of(lines.format(""))
+
+
+def test_a_script_that_prints_versions_starts_no_program() -> None:
+    assert not converted("python --version\nexport CMD='torchrun t.py'").command
+
+
+def test_an_open_command_runs_once_beside_several_gpus() -> None:
+    assert ("per-node", "") in converted("#SBATCH --gres=gpu:8\nserve a &").options
+
+
+def test_a_function_that_starts_an_open_program_is_named() -> None:
+    lines = 'f() { "$TOOL" exec i.sif bash -c "$*"; }\nf prep\neval "$X"'
+    assert "runs once" in reasons_of(lines, 3)
