@@ -26,7 +26,7 @@ from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess, is_final
 from clusterrun.diagnosis.log_runs import EndSign, RunDetector
-from clusterrun.diagnosis.printed_errors import RANK_OF_WATCHDOG, is_report, is_timer, last_complaint
+from clusterrun.diagnosis.printed_errors import is_report, is_timer, last_complaint, rank_in
 from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.model.frozen import replace
@@ -257,8 +257,7 @@ class JobLog:
                 steps, output = process.printed_after(number)
                 rank = error.inner if error.inner >= 0 else place.rank
                 rank = error.origin if error.origin >= 0 else rank
-                if rank < 0 and (named := RANK_OF_WATCHDOG.search(error.text)):
-                    rank = int(named[1] or named[2])
+                rank = rank if rank >= 0 else rank_in(error.text)
                 went_on = output >= OUTPUT_AFTER_SURVIVED
                 survived = steps >= STEPS_AFTER_SURVIVED or (went_on and place.was_logged)
                 survived = survived and not error.ends

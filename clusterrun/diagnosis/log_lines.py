@@ -36,7 +36,7 @@ _MPIRUN = re.compile(
     r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]"
     r"(?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
 )
-_RAY = re.compile(r"^\x1b?\(\w+ pid=(\d+)(?:, ip=([\w.:]+))?\)\s?")
+_RAY = re.compile(r"^\x1b?\(\w+ (?:rank=(\d+) )?pid=(\d+)(?:, ip=([\w.:]+))?\)\s?")
 # Ray's list of workers, and a task of one in the traceback that the driver prints.
 _RAY_WORKER = re.compile(r"ip=([\w.:]+), pid=(\d+)\) world_rank=(\d+)")
 _RAY_TASK = re.compile(r"ray::\S+ ?\(pid=(\d+), ip=([\w.:-]+)")
@@ -160,8 +160,8 @@ class LineSplitter:
         if mark := _MPIRUN.match(text):
             rank, text = int(mark[1]), text[mark.end() :]
         elif mark := _RAY.match(text):
-            source, node, text = mark[1], mark[2] or "", text[mark.end() :]
-            rank = self._ray_ranks.get((node, source), -1)
+            source, node, text = mark[2], mark[3] or "", text[mark.end() :]
+            rank = int(mark[1]) if mark[1] else self._ray_ranks.get((node, source), -1)
         elif mark := self._label(text):
             rank, text = int(mark[1]), text[mark.end() :]
         elif mark := self._host(text):

@@ -50,6 +50,7 @@ from clusterrun.diagnosis.printed_errors import (
     is_plain_output,
     is_report,
     lacks_inner,
+    rank_in,
 )
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.timed_out import LINK_REMEDY
@@ -104,7 +105,7 @@ _NOT_NEAR = re.compile(
 )
 # Lines that only announce an error, and the cell of a table.
 _HEADING = re.compile(
-    r":$|Error executing job|triggered an exception|failed to run torchrun|\bERROR(?: ?[|)]|  )"
+    r":$|Error executing job|triggered an exception|Encountered a bad command exit code|\bERROR(?: ?[|)]|  )"
 )
 # The end of a process that no line names.
 _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
@@ -359,7 +360,7 @@ class _LogVerdict:
         name, header, _ = first.error.text.partition(" Traceback (most recent call last)")
         if header:  # of IPython
             first = replace(
-                first, error=replace(first.error, text=f"{name.strip()}, whose message is cut off")
+                first, error=replace(first.error, text=f"{name.strip(': ')}, whose message is cut off")
             )
             lacks = "its traceback is cut off"
         of_timeout = is_timeout(first.error)
@@ -446,8 +447,7 @@ class _LogVerdict:
             heading, is_exception = "", EXCEPTION_LINE.match(text) is not None
             is_harmless = skipped or was_frame or (not is_exception and HARMLESS.search(text))
             if last_step < order < before and not is_harmless:
-                mark = RANK_MARK.match(message)
-                rank = int(mark[1]) if mark else rank
+                rank = rank_in(message) if rank_in(message) >= 0 else rank
                 error = Error(0.0, rank, RANK_MARK.sub("", message), row=meaning(message))
                 heading = message if is_exception and message.endswith(":") else ""
                 lines.setdefault(message, LogError(error, order, rank))

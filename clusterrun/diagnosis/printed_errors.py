@@ -39,8 +39,8 @@ _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
 # How a line begins that a node adds to the last ones of a rank.
 OURS = "clusterrun: "
 RANK_MARK = re.compile(r"^\[rank(\d+)\]:\s?")
-# The rank in a message of NCCL's watchdog, or of HCCL.
-RANK_OF_WATCHDOG = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\bRankID:(\d+)\)")
+# The rank in a message of NCCL's watchdog, of a group that is made, or of HCCL.
+_RANK_IN = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\[(\d+)\] is setting up NCCL|\bRankID:(\d+)\)")
 # Characters that draw a box around a line.
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
@@ -49,6 +49,7 @@ _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
 _FRAME = re.compile(r'^[>\s]*File "(.*)", line (\d+)(?:(,?) in (\S+))?\s*$')
 _LAUNCHER_FRAME = re.compile(
     r"/bin/(?:torchrun|accelerate|deepspeed|horovodrun|composer)\b|runpy\.py|/torch/distributed/(?:run|launch|elastic)"
+    r"|/torch/multiprocessing/spawn\.py:\d+ join"
 )
 _RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)")
@@ -102,7 +103,9 @@ _PROGRESS_BAR = re.compile(r"^.*%\|[^|]*\|[^\]]*\]")
 _OF_TORCHRUN = "ChildFailedError"
 # Lines below the message that an actor of Ray died, and how a traceback of Ray names the error of a task.
 _OF_ACTOR = re.compile(r"\s+(?:class_name|actor_id|namespace): ")
-_TASK_ERROR = re.compile(r"RayTaskError\((\w+)\): (ray::\S+ ?\(pid=\d+, ip=[\w.:-]+)?")
+_TASK_ERROR = re.compile(
+    r"(?:RayTaskError\((?P<name>\w+)\)|Unhandled error .*): (?P<task>ray::\S+ ?\(pid=\d+, ip=[\w.:-]+)?"
+)
 _LOST_PEER = re.compile(
     r"(?:[\w.]+\.)?(?:Connection\w*Error|BrokenPipeError|EOFError|IncompleteReadError|RemoteDisconnected)\b"
 )
@@ -390,9 +393,9 @@ class _Reader:
         if _DOES_WITHOUT.match(text):
             self._continued = 0
             return
-        if "RayTaskError(" in text and (of_task := _TASK_ERROR.search(text)):
-            task = f" in {of_task[2]})" if of_task[2] else ""
-            self._of_task = f" of {of_task[1]}{task}"
+        if ("RayTask" in text or "ray::" in text) and (of_task := _TASK_ERROR.search(text)):
+            task = f" in {of_task['task']})" if of_task["task"] else ""
+            self._of_task = f" of {of_task['name'] or 'an error'}{task}"
         is_ignored = _IGNORED.match(text) is not None
         self._skipped += is_ignored
         if self._parts >= 0 and self._hear_group(at, text):
@@ -406,8 +409,11 @@ class _Reader:
             self._begin()
             self._parts = 0
         elif header := _HEADER.search(text):
-            if meaning(text[: header.start()]):
-                self._hear_message(at, text[: header.start()])
+            front = text[: header.start()].strip()
+            if _NAMED.match(front):
+                self._of_task = f" of {front.rstrip(':')}"
+            elif meaning(front):
+                self._hear_message(at, front)
             self._begin()
             self._rich = "─" in text
             elsewhere = _ELSEWHERE.search(text)
@@ -433,9 +439,10 @@ class _Reader:
 
         That of a launcher is a consequence.
         """
-        if not self._open or not (self._frame or self._library):
+        if not self._open or not (self._frame or self._library or self._form.inner >= 0):
             return None
-        if not self._frame and _LAUNCHER_FRAME.search(self._library):
+        is_of_parent = not self._frame or self._library.endswith(" join")
+        if is_of_parent and _LAUNCHER_FRAME.search(self._library):
             text = "a traceback of a launcher without its exception"
             return replace(self._error(0.0, text), row=meaning(_OF_TORCHRUN))
         more = "" if self._frame else placed(self._library, "in")
@@ -524,7 +531,7 @@ class _Reader:
             goes_on = last is not None and last.row is row and at - last.at <= SAME_DUMP
             # Ranks without marks print the same line. Other lines of one row belong to one message.
             is_of_other = last is not None and len(self._errors) < MOST_EQUAL
-            if last and _rank_of(last.text) == _rank_of(text):
+            if last and rank_in(last.text) == rank_in(text):
                 is_of_other = is_of_other and last.text == text.strip()
             if not goes_on or is_of_other:
                 text = _around(row.pattern, _RAY_IDS.sub("", text.strip()))
@@ -635,9 +642,9 @@ class _Reader:
         if wrapper or _WRAPS.search(last.text) or not goes_on:
             self._continued = 0
             if wrapper:
-                self._errors[self._last] = replace(
-                    last, more=f"{_IN_PROCESS}{text[11:].partition(' term')[0]}"
-                )
+                # The line of its parent says nothing of it.
+                process = text[11:].partition(" term")[0]
+                self._errors[self._last] = replace(last, frame="", more=f"{_IN_PROCESS}{process}")
             return wrapper
         self._continued -= not is_item
         whole = shortened(f"{last.text.rstrip()} {text.strip()}")
@@ -708,9 +715,10 @@ def placed(frame: str, preposition: str = "at") -> str:
     return f", {preposition} {short(frame)}" if frame else ""
 
 
-def _rank_of(text: str) -> str:
-    match = RANK_OF_WATCHDOG.search(text)
-    return match[0] if match else ""
+def rank_in(text: str) -> int:
+    """Return the rank that a message of a library names; -1 without one."""
+    match = RANK_MARK.match(text) or _RANK_IN.search(text)
+    return int(next(filter(None, match.groups()))) if match else -1
 
 
 def _around(pattern: str, text: str) -> str:

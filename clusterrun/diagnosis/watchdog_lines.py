@@ -28,7 +28,7 @@ _STUCK = re.compile(
     r"watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out|ProcessGroupNCCL watchdog hang"
 )
 # Rank 0 of a group sets a key of the store as soon as it joins the group's first collective.
-_UNIQUE_ID = re.compile(r"retrieving ncclUniqueId from \[(\d+)\].*wait timeout")
+_UNIQUE_ID = re.compile(r"retrieving ncclUniqueId from \[(\d+)\].*(?:wait|Socket) [Tt]imeout")
 # The key of the group that all ranks are in.
 _WORLD_KEY = "default_pg"
 _EQUAL_SIZES = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")

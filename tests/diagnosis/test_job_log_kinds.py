@@ -1123,3 +1123,20 @@ def test_a_bar_that_has_not_moved_is_no_progress() -> None:
         "Episode:   0%|          | 0/309 [03:58<?, ?it/s]",
     ]
     assert diagnosed(*lines, *EXCEPTION[:-1]).message.count("out of memory") == 1
+
+
+def test_a_traceback_that_is_cut_off_names_the_exception_in_front_of_its_header() -> None:
+    assert "RuntimeError" in diagnosed(f"RuntimeError: {EXCEPTION[0]}", *EXCEPTION[1:3]).message
+    assert ranks(diagnosed(f"[rank3]: {EXCEPTION[0]}")) == [3]
+
+
+def test_the_line_of_the_parent_is_not_that_of_a_spawned_process() -> None:
+    parent = [*EXCEPTION[:3], "Exception: ", "", "-- Process 2 terminated with the following error:"]
+    worker = [EXCEPTION[0], *EXCEPTION[3:5]]
+    message = diagnosed(*parent, *worker).message
+    assert "in Process 2" in message and "fit.py:31" in message and "fit.py:52" not in message
+
+
+def test_a_rank_in_the_mark_of_a_worker_is_read() -> None:
+    diagnosis = diagnosed(*(f"(Worker rank=3 pid=77) {line}" for line in EXCEPTION))
+    assert ranks(diagnosis) == [3]
