@@ -121,13 +121,22 @@ _REASONS = {
     "NODE FAILURE": EndKind.NODE,
     "JOB REQUEUE": EndKind.REQUEUED,
 }
-WORDS_OF_KINDS = {
+_SENTENCES = {
     EndKind.CANCELLED: "the job was cancelled",
     EndKind.MEMORY: "a process of the job ran out of the job's memory",
     EndKind.TIME_LIMIT: "Slurm ended the job at its time limit",
     EndKind.PREEMPTED: "the job was preempted: its nodes were given to another job",
     EndKind.NODE: "a node of the job failed",
     EndKind.REQUEUED: "the job was requeued: it starts again",
+}
+_OF_STATES = {
+    "TIMEOUT": EndKind.TIME_LIMIT,
+    "DEADLINE": EndKind.TIME_LIMIT,
+    "OUT_OF_MEMORY": EndKind.MEMORY,
+    "NODE_FAIL": EndKind.NODE,
+    "BOOT_FAIL": EndKind.NODE,
+    "PREEMPTED": EndKind.PREEMPTED,
+    "CANCELLED": EndKind.CANCELLED,
 }
 OF_SCRIPT = "the batch script failed"
 _SCHEDULER = "the scheduler ended the job"
@@ -148,8 +157,8 @@ _ROWS = tuple(
             EndKind.MEMORY,
             "the scheduler killed the job because it reached its memory limit",
         ),
-        (r"^TERM_PREEMPT: ", EndKind.PREEMPTED, WORDS_OF_KINDS[EndKind.PREEMPTED]),
-        (r"^TERM_REQUEUE_\w+: ", EndKind.REQUEUED, WORDS_OF_KINDS[EndKind.REQUEUED]),
+        (r"^TERM_PREEMPT: ", EndKind.PREEMPTED, _SENTENCES[EndKind.PREEMPTED]),
+        (r"^TERM_REQUEUE_\w+: ", EndKind.REQUEUED, _SENTENCES[EndKind.REQUEUED]),
         (
             r"PBS: job killed: node \d+ \((?P<node>[\w.-]+)\) (?P<why>requested job \w+.*)",
             EndKind.NODE,
@@ -240,12 +249,12 @@ _ROWS = tuple(
         (
             r"Caught signal \S+ on (?P<node>\S+): this job is preempted",
             EndKind.PREEMPTED,
-            WORDS_OF_KINDS[EndKind.PREEMPTED],
+            _SENTENCES[EndKind.PREEMPTED],
         ),
         (
             r"Caught signal \S+ on (?P<node>\S+): this job is timed-out",
             EndKind.TIME_LIMIT,
-            WORDS_OF_KINDS[EndKind.TIME_LIMIT],
+            _SENTENCES[EndKind.TIME_LIMIT],
         ),
         (r"MPI_ABORT was invoked on rank (?P<rank>\d+)", EndKind.EXIT, "called MPI_Abort"),
     )
@@ -321,6 +330,13 @@ class EndLines:
         self._is_job_ended = self._is_job_ended or (end.kind in WHOLE_JOB and _SCHEDULER in end.words)
         self.ends.append(replace(end, order=order))
         return True
+
+    def note_state(self, word: str, nodes: str) -> None:
+        """Add the end of the job that Slurm's state of it means."""
+        if kind := _OF_STATES.get(word):
+            where = f" on {nodes}" if nodes else ""
+            line = f"Slurm's state of the job is {word}"
+            self.ends.append(EndLine(kind, f"{_SENTENCES[kind]}{where}", line))
 
     def taken(self, begin: int, last: int) -> EndLines:
         """Remove the ends behind ``begin`` up to ``last``, which are of an earlier run, and return them."""
@@ -441,7 +457,7 @@ class EndLines:
         # A failed rank ends a step, and never the job.
         is_of_job = kind is not EndKind.CANCELLED or match[1] == "JOB"
         self._is_job_ended |= kind is not EndKind.ENDED_BY_OTHERS and is_of_job
-        return EndLine(kind, WORDS_OF_KINDS.get(kind, "the job was cancelled"), line)
+        return EndLine(kind, _SENTENCES.get(kind, "the job was cancelled"), line)
 
     def _of_tasks(self, tasks: re.Match[str], line: str) -> EndLine:
         node, ranks, what = tasks[1], _ranks(tasks[2]), tasks[3].strip()

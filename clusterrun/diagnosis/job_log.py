@@ -13,15 +13,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from clusterrun.diagnosis.end_lines import (
-    NOT_STARTED,
-    WHOLE_JOB,
-    WORDS_OF_KINDS,
-    EndKind,
-    EndLine,
-    EndLines,
-    end_in_words,
-)
+from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
 from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess, is_final
@@ -65,15 +57,6 @@ _CODE_1 = re.compile(r"exited with (?:exit )?code 1\b")
 _SIGNAL_NUMBER = re.compile(r"signal:? (\d+)(?: \(\w+\))?")
 _BARRIER = re.compile(r"\(world_size=(\d+), worker_count=(\d+)")
 _RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
-_OF_STATES = {
-    "TIMEOUT": EndKind.TIME_LIMIT,
-    "DEADLINE": EndKind.TIME_LIMIT,
-    "OUT_OF_MEMORY": EndKind.MEMORY,
-    "NODE_FAIL": EndKind.NODE,
-    "BOOT_FAIL": EndKind.NODE,
-    "PREEMPTED": EndKind.PREEMPTED,
-    "CANCELLED": EndKind.CANCELLED,
-}
 
 
 class JobLog:
@@ -235,11 +218,7 @@ class JobLog:
     def job_ended(self, word: str, nodes: str) -> None:
         """Note how Slurm says that the job ended."""
         self.has_completed, self.has_failed = word == "COMPLETED", word == "FAILED"
-        kind = _OF_STATES.get(word)
-        if kind:
-            where = f" on {nodes}" if nodes else ""
-            line = f"Slurm's state of the job is {word}"
-            self.end_lines.ends.append(EndLine(kind, f"{WORDS_OF_KINDS[kind]}{where}", line))
+        self.end_lines.note_state(word, nodes)
 
     def errors(self) -> list[LogError]:
         """Return all errors in the order of their lines. Timers of scripts are left out."""

@@ -332,21 +332,9 @@ ROWS: tuple[KnownError, ...] = (
         "run once with --env CUDA_LAUNCH_BLOCKING=1 to see the true line",
     ),
     KnownError(
-        r"Failed to bind NVLink SHARP",
-        "NVLink SHARP cannot be used: the Fabric Manager or an NVSwitch is in a bad state",
-        "--env NCCL_NVLS_ENABLE=0 avoids it; the administrator restarts nvidia-fabricmanager",
-        hardware=True,
-    ),
-    KnownError(
         r"peer access is not supported|failed to open CUDA IPC handle",
         "two GPUs of the node cannot use each other's memory, or their processes are in separate containers",
         "nvidia-smi topo -p2p r on the node lists the pairs; --env NCCL_P2P_DISABLE=1 goes through the host",
-    ),
-    KnownError(
-        r"Out of bounds values : \d+ FAILED",
-        "numbers arrive changed: a GPU, NVLink or PCIe path corrupts data",
-        "clusterrun check names the node; leave it out with --exclude",
-        hardware=True,
     ),
     # --- network ---
     KnownError(
@@ -365,15 +353,9 @@ ROWS: tuple[KnownError, ...] = (
         hardware=True,
     ),
     KnownError(
-        r"ibv_modify_qp failed.*(?:110|timed out)",
-        "two rails of the RDMA network cannot reach each other",
-        "--env NCCL_CROSS_NIC=0",
-        Verdict.LINK,
-    ),
-    KnownError(
         r"ibv_modify_qp failed|ibv_\w+ failed.*(?:unreachable|No such device)",
-        "a route or an adapter of the RDMA network is missing",
-        "see ibstat on the node; --env NCCL_IB_GID_INDEX chooses another address",
+        "a route or an adapter of the RDMA network is missing, or two rails cannot reach each other",
+        "see ibstat on the node; --env NCCL_IB_GID_INDEX chooses another address; --env NCCL_CROSS_NIC=0",
         Verdict.LINK,
     ),
     KnownError(
@@ -450,11 +432,6 @@ ROWS: tuple[KnownError, ...] = (
         r"rank \d+ of \d+ ranks has already checked in",
         "two processes have the same rank: do two nodes both start at rank 0?",
         "give every node its own --node-rank, or let srun start one launcher on each node",
-    ),
-    KnownError(
-        r"Detected mixed local Net device counts",
-        "one node sees fewer network adapters than the others",
-        "clusterrun check names the odd node; leave it out with --exclude",
     ),
     NCCL_FAILED,
     # --- a collective that did not come back ---

@@ -116,14 +116,9 @@ class LogProcess:
         self.listener.hear(self.lines / LINES_PER_SECOND, text, logger)
         if len(self.listener.errors) > len(self.places):
             goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
-            place = replace(
-                place,
-                steps=self.steps,
-                output=self.output,
-                goes_on=goes_on,
-                was_logged=was_logged,
-                is_warning=_BELOW_ERROR.search(logger) is not None,
-            )
+            is_warning = _BELOW_ERROR.search(logger) is not None
+            signs = (self.steps, self.output, goes_on, was_logged, is_warning)
+            place = LogPlace(place.order, place.rank, place.node, *signs)
             self.places += [place] * (len(self.listener.errors) - len(self.places))
             self._logged_rank, self._record, self._is_after_error = -1, "", True
         elif self._is_after_error and text.strip():

@@ -222,7 +222,7 @@ class _LogVerdict:
             self._noticed,
             self._unmarked_error,
             self._cut_traceback,
-            self._vague_end,
+            lambda: self._of_end(self._end) if self._end else None,  # it names no process
             self._completed,
             self._failed_before,
             self._cut_traceback_of_launcher,
@@ -366,10 +366,6 @@ class _LogVerdict:
         of_timeout = is_timeout(first.error)
         diagnosis = self._of_timeouts([first]) if of_timeout else self._of_errors([first], [first])
         return replace(diagnosis, evidence=(*diagnosis.evidence, lacks, *self._last_lines))
-
-    def _vague_end(self) -> Diagnosis | None:
-        """Some process ended, and no line names it."""
-        return self._of_end(self._end) if self._end else None
 
     def _completed(self) -> Diagnosis | None:
         """Slurm says that the job has completed."""
@@ -558,7 +554,12 @@ class _LogVerdict:
         for entry in errors[:1]:
             if entry.is_doubtful and entry.error.frame and not is_alike(entry.error, error):
                 evidence.append(f"printed before, and the log goes on after it: {cut(entry.error.message)}")
-        evidence += _printed_beside(error, others, errors)
+        for entry in errors:
+            if entry.error.is_consequence and entry.rank >= 0 and not entry.was_handled:
+                evidence.append(f"a consequence: rank {entry.rank} printed {cut(entry.error.text)}")
+                break
+        if others and others[-1].error.frame and error.text not in others[-1].error.message:
+            evidence.append(f"also printed: {cut(others[-1].error.message)}")
         is_explained = error.row not in (None, NCCL_FAILED, NPU_FAILED) and "NCCL WARN" not in error.text
         if not is_explained or (error.row and error.row.hardware):
             evidence += [f"near it: {line}" for line in self._near(first) if line not in sentence][:MOST_NEAR]
@@ -761,18 +762,6 @@ class _LogVerdict:
 
 def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = _NOTHING_REMEDY) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
-
-
-def _printed_beside(error: Error, others: Sequence[LogError], errors: Sequence[LogError]) -> list[str]:
-    """Return a consequence of an error, and the last of the ``others`` that ranks printed by themselves."""
-    noticed = [
-        entry for entry in errors if entry.error.is_consequence and entry.rank >= 0 and not entry.was_handled
-    ]
-    beside = [entry for entry in others[-1:] if entry.error.frame and error.text not in entry.error.message]
-    return [
-        *(f"a consequence: rank {entry.rank} printed {cut(entry.error.text)}" for entry in noticed[:1]),
-        *(f"also printed: {cut(entry.error.message)}" for entry in beside),
-    ]
 
 
 def foreign(remedy: str) -> str:
