@@ -105,7 +105,8 @@ _NOT_NEAR = re.compile(
 )
 # Lines that only announce an error, and the cell of a table.
 _HEADING = re.compile(
-    r":$|Error executing job|triggered an exception|Encountered a bad command exit code|\bERROR(?: ?[|)]|  )"
+    r":$|Error executing job|triggered an exception|failed to run torchrun(?!.*exception: (?!Enc))"
+    r"|\bERROR(?: ?[|)]|  )"
 )
 # The end of a process that no line names.
 _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
@@ -397,9 +398,8 @@ class _LogVerdict:
     def _too_many_ranks(self) -> Diagnosis | None:
         """More ranks than the world has came to a barrier of the store, or fewer announced themselves."""
         announced, message = self._log.announced, self._log.too_many
-        missing = {*range(self._log.world)}.difference(announced)
         twice = [rank for rank, count in announced.items() if count > 1]
-        if announced and missing:
+        if announced and not announced.keys() >= {*range(self._log.world)}:
             message = f"only {ranks_in_words(announced)} of {self._log.world} announced themselves in the log"
             if not twice:
                 return _undetermined(message, self._last_lines)

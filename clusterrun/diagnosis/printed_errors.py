@@ -531,7 +531,7 @@ class _Reader:
             goes_on = last is not None and last.row is row and at - last.at <= SAME_DUMP
             # Ranks without marks print the same line. Other lines of one row belong to one message.
             is_of_other = last is not None and len(self._errors) < MOST_EQUAL
-            if last and rank_in(last.text) == rank_in(text):
+            if last and len({(_RANK_IN.search(line) or [""])[0] for line in (last.text, text)}) == 1:
                 is_of_other = is_of_other and last.text == text.strip()
             if not goes_on or is_of_other:
                 text = _around(row.pattern, _RAY_IDS.sub("", text.strip()))
