@@ -18,7 +18,7 @@ _SETS_UNSEEN = re.compile(r"(?m)(?:^|[;&|{(]\s*)(?:source|\.|eval|set -a)\s|\w+\
 _RUNS_SHELL = re.compile(r"\bexec (?:(?:ba|z|da|k)?sh\b|\S+\.sh\b)")
 # An array that a line sets.
 _ARRAY = re.compile(
-    r"\b([A-Za-z_]\w*)\+?=\("
+    r"\b([A-Za-z_]\w*)(?:\+?=\(|\[[^\]\s]*\]=)"
     r"|\b(?:mapfile|readarray|read -r?a|declare -[Aa])\s[^<\n]*?([A-Za-z_]\w*)\s*(?:<|$|\n)"
 )
 

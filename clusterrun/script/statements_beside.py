@@ -274,7 +274,8 @@ def _errexit(statements: Sequence[Statement]) -> dict[int, str]:
 
 def _remark(scope: Scope, statement: Statement, of_training: Reading, programs: Sequence[Statement]) -> str:
     """Return the difference between a statement and its setup line; '' if there is none."""
-    if any(command.names in (("exit",), ("exit", "0")) for command in statement.commands):
+    codes = [command.names[1:2] for command in statement.commands if command.names[:1] == ("exit",)]
+    if any(code in ((), ("0",)) or "$" in code[0] for code in codes):
         return "if it ends the script here, the run counts as failed"
     has_more_tasks = scope.source.constants.get("SLURM_NTASKS_PER_NODE", "1") != "1"
     steps = [launch_in(command.names, reads_inline=False) for command in statement.commands]
@@ -291,7 +292,8 @@ def _remark(scope: Scope, statement: Statement, of_training: Reading, programs: 
         )
     if names := _values_before(scope, statement):
         return f"convert does not read it: if it changes {', '.join(names)}, the line has the values before"
-    if statement in programs and statement.kind != "function_definition":
+    is_program = any(statement.line == program.line for program in programs)
+    if is_program and statement.kind != "function_definition":
         time = "beside" if statement.in_background else "before"
         return f"it runs once, {time} the ranks: clusterrun watches and restarts only the ranks"
     return ""
@@ -412,7 +414,8 @@ def _setup_lines(facts: Facts, errexit: str, in_ranks: bool) -> list[str]:
         statement.kind == "declaration_command" and not re.match(r"\w+ +[\"']?\$", text)
     )
     is_checked = errexit and (statement.kind == "command" or (is_assignment and "|" not in text))
-    if in_ranks and is_assignment and "=(" not in text and not (errexit and may_fail):
+    is_array = "=(" in text or re.match(r"\w+\[", text)
+    if in_ranks and is_assignment and not (is_array or (errexit and may_fail)):
         return [f"export {text}"]
     if is_definition or is_needed or is_checked or not may_fail:
         return [text]

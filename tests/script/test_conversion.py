@@ -1768,3 +1768,18 @@ def test_an_open_command_runs_once_beside_several_gpus() -> None:
 def test_a_function_that_starts_an_open_program_is_named() -> None:
     lines = 'f() { "$TOOL" exec i.sif bash -c "$*"; }\nf prep\neval "$X"'
     assert "runs once" in reasons_of(lines, 3)
+
+
+def test_a_program_whose_result_is_read_is_named_in_setup() -> None:
+    assert "runs once" in reasons_of("prepare\nRC=$?\npython train.py", 2)
+
+
+def test_an_element_of_an_array_is_not_exported() -> None:
+    lines = 'F[0]="--lr 1"\nif a; then python t.py ${F[0]}; else python t.py; fi'
+    assert not any(line.startswith("export F[") for line in setup_of(lines))
+    assert converted(lines).command[2].startswith('eval "$ARRAYS"')
+
+
+def test_a_setup_line_that_ends_the_script_with_a_result_is_named() -> None:
+    lines = 'if [ $M = prepare ]; then ./prepare; rc=$?; exit "$rc"; fi\npython t.py'
+    assert "the run counts as failed" in reasons_of(lines, 2)
