@@ -6,6 +6,7 @@ show the arguments of the call that a rank is in.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,6 @@ _TEXT = re.compile(r'"[^"\\]*(?<!\.\.\.)"')
 _ERROR = re.compile(r"<(\w*(?:Error|Exception|Interrupt|SystemExit)) at 0x")
 _RANKS = re.compile(r"[\[(](\d+(?:, \d+)*)[\])]")
 _GROUP_VARIABLES = ("group", "process_group")
-_WRAPPER = "_exception_logger.<locals>.wrapper"
 _RANK_VARIABLES = ("global_rank", "world_rank", "rank")
 # Variables of the user's code that count steps.
 _COUNTERS = re.compile(
@@ -240,17 +240,11 @@ def _call(frames: Sequence[Mapping[str, Any]]) -> MainCall:
 
 
 def _passes_no_group(frames: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a library that passes a group was called without one, so that it is the default one."""
-    for frame in frames:
-        if not is_library(_stack([frame])[0]):
-            break
-        values = _local_values(frame)
-        group = next((values[name] for name in _GROUP_VARIABLES if name in values), "")
-        if group == "None":
-            return True
-        if not group and frame["name"] != _WRAPPER:
-            break
-    return False
+    """Return whether the script called a library without a group. The library passes the default one on."""
+    inner = itertools.takewhile(lambda frame: is_library(_stack([frame])[0]), frames)
+    values = map(_local_values, inner)
+    groups = [local[name] for local in values for name in _GROUP_VARIABLES if name in local]
+    return groups[-1:] == ["None"]
 
 
 def _request(frames: Sequence[Mapping[str, Any]]) -> GroupRequest:

@@ -131,6 +131,14 @@ def test_a_call_is_of_all_ranks_if_a_library_that_passes_the_group_was_given_non
         frame("save", f"{LIBRARY}/lightning/callbacks.py", 890),
         STEP,
     )
+    torchmetrics = spied(
+        frame("barrier", C10D, 5356, group=passed),
+        wrapper("()", f"{{'group': {passed}}}"),
+        frame("gather_all_tensors", f"{LIBRARY}/torchmetrics/utilities/distributed.py", 121, group=passed),
+        frame("apply_to_collection", f"{LIBRARY}/lightning_utilities/core/apply_func.py", 76),
+        frame("Metric.sync", f"{LIBRARY}/torchmetrics/metric.py", 614, process_group=asks),
+        STEP,
+    )
     ddp = spied(
         frame(
             "_verify_param_shape_across_processes", f"{TORCH}/distributed/utils.py", 286, process_group=passed
@@ -143,7 +151,7 @@ def test_a_call_is_of_all_ranks_if_a_library_that_passes_the_group_was_given_non
         ),
         STEP,
     )
-    assert [lightning.call.is_of_all, ddp.call.is_of_all] == [is_of_all, is_of_all]
+    assert {stacks.call.is_of_all for stacks in (lightning, torchmetrics, ddp)} == {is_of_all}
 
 
 def test_a_rank_that_makes_the_group_shows_world_rank_and_store() -> None:
