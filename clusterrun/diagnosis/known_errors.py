@@ -62,7 +62,7 @@ CONSEQUENCES = (
     (r"RendezvousClosedError", "another node's launcher ended or failed, and closed the rendezvous"),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
     (
-        r"caused by an exception on one of the (?:ranks|processes)"
+        r"caused by an exception on one of the (?:ranks|processes)|Received sigquit from a child"
         r"|\bother ranks\b.{0,20}\b(?:did(?:n't| not)|have not|never)\b"
         r"|(?<!mpirun )detected that one or more processes exited"
         r"|(?:other|emote|peer) (?:rank|process|worker|node|task)s?\b.{0,30}"
