@@ -109,6 +109,11 @@ class Scope:
     depth: int = 0
     in_ranks: bool = False  # whether a launcher starts them, so that each rank or node runs them
 
+    def words_for(self, code: str) -> tuple[str, ...]:
+        """Return the words behind ``bash -c CODE``: arguments behind the shifts, if ``code`` reads them."""
+        arguments = self.arguments if self.source.arguments is None else self.source.arguments
+        return ("bash", *arguments) if arguments and POSITIONAL.search(code) else ()
+
     def folder_at(self, line: int) -> str:
         """Return the folder to which the script has changed before ``line``; '' for that of submit."""
         folder = ""

@@ -11,7 +11,6 @@ from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
     END_IS_REPORTED,
     PLACEHOLDER,
-    POSITIONAL,
     PREPARES,
     SCRIPT_ENDS,
     Candidate,
@@ -185,7 +184,9 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
     ]
     code += "".join(f"\n{other.text}" for other in ends[:1] if other.reads & statement.sets)
     code = "\n".join((*settings, code))
-    arguments = ("bash", *scope.arguments) if scope.arguments and POSITIONAL.search(code) else ()
+    arguments = scope.words_for(code)
+    if any("$" in word for word in arguments):
+        return None  # the shell of a rank would read them as they are
     command = ("bash", "-c", code, *arguments)
     training = replace(candidate.training, launch=LaunchCommand("", command=command))
     parts = [Part(statement.line, statement.text, PartOutcome.COMMAND)]
@@ -459,7 +460,7 @@ def _command(scope: Scope, launch: LaunchCommand, command: Command) -> tuple[tup
             launcher = ""
     text = " ".join(texts)
     code = f"exec {launcher} {text}" if launcher else f"exec {text}"
-    arguments = ("bash", *scope.arguments) if scope.arguments and POSITIONAL.search(code) else ()
+    arguments = scope.words_for(code)
     is_of_ranks = scope.in_ranks and (bool(arguments) or _OF_RANK.search(text) is not None)
     return ("bash", "-c", code, *arguments), "" if is_of_ranks else " ".join(evaluated), text
 

@@ -1783,3 +1783,21 @@ def test_an_element_of_an_array_is_not_exported() -> None:
 def test_a_setup_line_that_ends_the_script_with_a_result_is_named() -> None:
     lines = 'if [ $M = prepare ]; then ./prepare; rc=$?; exit "$rc"; fi\npython t.py'
     assert "the run counts as failed" in reasons_of(lines, 2)
+
+
+@pytest.mark.parametrize("folder", ["/x", "$OUT"])
+def test_a_function_that_runs_its_arguments_behind_a_shift_starts_the_program(folder: str) -> None:
+    stage = 'stage() { local name=$1; shift; if "$@"; then echo "$name OK"; else echo "$name bad"; fi; }'
+    conversion = converted(f"{stage}\nstage train python train.py --out {folder}")
+    setup = "\n".join(value for name, value in conversion.options if name == "setup")
+    line = shlex.join(("bash", *conversion.command[1:]))
+    stand_in = 'python() { echo "started $*"; }\nexport -f python'
+    result = subprocess.run(
+        ["bash", "-c", f"{stand_in}\n{setup}\n{line}"],
+        env={"PATH": os.defpath, "OUT": "/x"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.stdout.splitlines() == ["started train.py --out /x", "train OK"]
