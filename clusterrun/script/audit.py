@@ -96,10 +96,11 @@ def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
             reason = f"the line reads {', '.join(sorted(names))}, and this statement is not in it"
             yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
     line = next((part.line for part in reading.parts if part.outcome is PartOutcome.COMMAND), 1)
-    # The line is typed before the script computes its variables.
+    # The line is typed before the script computes its variables, and before Slurm sets those of the job.
     own = variables_set(source)
     for name, value in launch.options if launch else ():
-        is_computed = bool(own & variables_read([value])) or COMPUTED.search(value)
+        reads = variables_read([value])
+        is_computed = bool(own & reads) or "SLURM_" in "".join(reads) or COMPUTED.search(value)
         if name not in ("setup", "input") and is_computed:
             yield Part(line, value, PartOutcome.UNTRANSLATED, IS_COMPUTED.format(name))
     if not (launch and (launch.rank_launcher or launch.keeps_accelerate)):

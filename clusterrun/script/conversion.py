@@ -149,7 +149,8 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
         names = "|".join(variables_read([option])) or r"(?!)"
         assignments = [line for line in script.text.splitlines() if re.search(rf"\b(?:{names})=", line)]
         if not script.launch.rank_launcher:
-            reason = "it is known only when the script runs: say --nodes N and --ranks-per-node N"
+            size = "gpus" if "gpus" in dict(typed) else "ranks-per-node"
+            reason = f"it is known only when the script runs: say --nodes N and --{size} N"
             all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
         elif not script.translated.gpus_per_node:
             reason = "it is known only when the script runs: say --gpus N"

@@ -66,7 +66,7 @@ QUEUES_JOB = (
     "it queues another job: clusterrun convert that script; --after RUN orders runs, --requeue continues one"
 )
 ONLY_PRINTS = "it only prints"
-IS_COMPUTED = "--{} reads a variable of the script: write its value into the line"
+IS_COMPUTED = "--{} reads a variable of the script or its job: write its value into the line"
 IS_OPTION = (
     "it looks like an option of the command above: a backslash at the end of that line would join them"
 )

@@ -35,6 +35,7 @@ from clusterrun.script.launch_commands import (
     joined,
     launch_in,
 )
+from clusterrun.script.launcher_options import launcher_options
 from clusterrun.script.program_table import TRAITS
 from clusterrun.script.shell_source import (
     PRINTS,
@@ -479,6 +480,11 @@ def _with_loops(word: str, constants: Mapping[str, Constant]) -> str:
 def _accelerate(launch: LaunchCommand) -> str:
     """Return the shell's text that starts accelerate once per node, with the options that only it knows."""
     shell_words = [word for option in launch.untranslated for word in shlex.split(option)]
+    # It sets these variables itself, by its options.
+    for variable, value in launch.environment:
+        prefix, _, name = variable.lower().partition("_")
+        if prefix == "accelerate" and name.replace("_", "-") in launcher_options("accelerate"):
+            shell_words += [f"--{name}", value.lower()]
     texts = [
         word if word.startswith("$") else f'"{word}"' if "$" in word else shlex.quote(word)
         for word in shell_words

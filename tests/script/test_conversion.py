@@ -1801,3 +1801,18 @@ def test_a_function_that_runs_its_arguments_behind_a_shift_starts_the_program(fo
         check=False,
     )
     assert result.stdout.splitlines() == ["started train.py --out /x", "train OK"]
+
+
+def test_accelerate_that_starts_the_ranks_keeps_the_options_that_it_would_override() -> None:
+    line = "srun accelerate launch --use_deepspeed --mixed_precision fp16 --num_machines 2 train.py"
+    assert "--mixed_precision fp16" in converted(f"#SBATCH -N2 --gres=gpu:4\n{line}").command[-1]
+
+
+def test_a_variable_of_the_job_in_an_option_is_named() -> None:
+    conversion = converted("srun --container-image=i --container-mounts=/j/$SLURM_JOB_ID:/job python t.py")
+    assert [part.text for part in conversion.untranslated] == ["/j/$SLURM_JOB_ID:/job"]
+
+
+def test_an_open_number_of_ranks_with_gpus_is_a_number_of_gpus() -> None:
+    parts = converted("N=$((SLURM_NNODES * 8))\nsrun -n $N --gpus-per-task=1 python t.py").untranslated
+    assert any("--gpus N" in part.reason for part in parts)
