@@ -193,9 +193,12 @@ def explain_other_world(table: CallTable, blamed: Ranks, worlds: Mapping[int, in
         f"{ranks_in_words(whys)} asked init_process_group for a world of {worlds[first]} ranks; there are "
     )
     sentence += f"{table.of(first).request.started}"
-    remedy = "give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"
+    remedies = ["give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"]
     if table.by_stacks:  # mp.spawn sets neither
-        remedy += "; or start as many ranks as that (srun, nprocs of mp.spawn, --nproc-per-node)"
+        remedies.append("start as many ranks as that (srun, nprocs of mp.spawn, --nproc-per-node)")
+    if len(blamed) == len(table.ranks):  # all expect ranks that nobody has started
+        remedies.reverse()
+    remedy = "; or ".join(remedies)
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
 
