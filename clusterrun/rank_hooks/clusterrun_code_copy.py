@@ -16,9 +16,11 @@ def redirect(original: str, copy: str) -> None:
 
     The paths are in ``sys.path``, in PYTHONPATH for the children, and in the finders of editable installs.
     """
-    sys.path[:] = [copied(path, original, copy) for path in sys.path]
     search_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join(path and copied(path, original, copy) for path in search_path)
+    outside = places_outside(search_path, original, copy)
+    sys.path[:] = [outside.get(path) or copied(path, original, copy) for path in sys.path]
+    places = [path and (outside.get(path) or copied(path, original, copy)) for path in search_path]
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)
     for finder in sys.meta_path:
         module = sys.modules.get(getattr(finder, "__module__", ""))
         # The first two are setuptools' tables. The third is of `editables`, which hatchling and others use.
@@ -29,6 +31,21 @@ def redirect(original: str, copy: str) -> None:
         ):
             if isinstance(table, dict):
                 redirect_table(table, original, copy)
+
+
+def places_outside(search_path: "list[str]", original: str, copy: str) -> "dict[str, str]":
+    """Return the places of relative paths that lead out of the copy, by these paths and by absolute ones."""
+    try:
+        cwd = os.getcwd() + os.sep
+    except OSError:  # the folder was removed
+        return {}
+    places = {}
+    for path in search_path if cwd.startswith(copy + os.sep) else ():
+        absolute = os.path.abspath(path)
+        if path and not os.path.isabs(path) and not (absolute + os.sep).startswith(copy + os.sep):
+            place = os.path.normpath(os.path.join(original + cwd[len(copy) :], path))
+            places[path] = places[absolute] = copied(place, original, copy)
+    return places
 
 
 def redirect_table(table: "dict[Any, Any]", original: str, copy: str) -> None:

@@ -103,7 +103,7 @@ class Snapshot:
     def below(self, path: str) -> str:
         """Return the absolute ``path`` relative to the root; '' if it is not below it."""
         resolved = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-        for name in (path, resolved):
+        for name in (resolved, path):
             relative = os.path.relpath(name, self.root)
             if relative.partition("/")[0] != os.pardir:
                 return relative

@@ -94,6 +94,8 @@ def convert(
     ``read_file`` returns the text of a script that it starts, or ''. ``arguments`` are those of the batch
     script; None if they are not known. Raises ``BadInput`` if ``text`` is no shell script.
     """
+    # The shell that typed them has expanded them.
+    arguments = None if arguments is None else tuple(map(literal, arguments))
     shebang = text.partition("\n")[0]  # with the CR of DOS line ends
     text = text.replace("\r\n", "\n")
     text = re.sub(r"\\\n*\Z", "", text)  # it continues nothing

@@ -36,6 +36,7 @@ from clusterrun.script.script_texts import text_of_script
 
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")
 _GPUS = re.compile(r"device_count|gpu_count|num_gpus|n_gpus", re.IGNORECASE)
+_OF_A_RANK = re.compile(r"\$\{?(?:SLURM_(?:PROCID|LOCALID|NODEID)|RANK|LOCAL_RANK)\b")
 _LEAVES = ("exit", "sys.exit", "os._exit", "quit")
 
 
@@ -57,7 +58,11 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     if launch and not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
         raise launch_commands.refuse(spec, launch, many, verb)
     if name := _shell_batch_script(spec.command, spec.cwd):
-        raise _refusal(spec, name, spec.command, verb)
+        text = text_of_script(os.path.join(spec.cwd, name))
+        variable = _OF_A_RANK.search(text)
+        if not (many and variable) or [*shell_launches(text)]:
+            raise _refusal(spec, name, spec.command, verb)
+        return (f"the #SBATCH lines of {name} are not read: it reads {variable[0]}, so each rank runs it",)
     if conversion := _python_batch_script(spec):
         name = _python_script(spec.command, spec.cwd)[0]
         instead = batch_scripts.instead(spec, conversion, verb)

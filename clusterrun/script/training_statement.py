@@ -37,6 +37,7 @@ from clusterrun.script.launch_commands import (
 )
 from clusterrun.script.launcher_options import launcher_options
 from clusterrun.script.program_table import TRAITS
+from clusterrun.script.quoting import plain_text
 from clusterrun.script.shell_source import (
     PRINTS,
     Command,
@@ -188,7 +189,7 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
     arguments = scope.words_for(code)
     if any("$" in word for word in arguments):
         return None  # the shell of a rank would read them as they are
-    command = ("bash", "-c", code, *arguments)
+    command = ("bash", "-c", code, *map(plain_text, arguments))
     training = replace(candidate.training, launch=LaunchCommand("", command=command))
     parts = [Part(statement.line, statement.text, PartOutcome.COMMAND)]
     if statement.block_kind in _LOOPS and _RETRIES.search(statement.text):
@@ -463,7 +464,7 @@ def _command(scope: Scope, launch: LaunchCommand, command: Command) -> tuple[tup
     code = f"exec {launcher} {text}" if launcher else f"exec {text}"
     arguments = scope.words_for(code)
     is_of_ranks = scope.in_ranks and (bool(arguments) or _OF_RANK.search(text) is not None)
-    return ("bash", "-c", code, *arguments), "" if is_of_ranks else " ".join(evaluated), text
+    return ("bash", "-c", code, *map(plain_text, arguments)), "" if is_of_ranks else " ".join(evaluated), text
 
 
 def _with_loops(word: str, constants: Mapping[str, Constant]) -> str:

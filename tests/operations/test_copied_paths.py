@@ -71,6 +71,14 @@ def test_a_file_of_the_copy_is_named_there_and_a_path_outside_the_project_stays(
     assert word == place.replace(f"{project}/../common", outside)
 
 
+def test_a_path_through_a_link_of_the_project_leads_into_the_copy(project: Path) -> None:
+    (project / "settings").symlink_to("conf")
+    words = ("settings/a.yaml", f"{project}/settings/a.yaml")
+    spec, snapshot = JobSpec(command=("x", *words), cwd=str(project)), look(str(project))
+    assert moved(spec, snapshot, "/copy").command[1:] == ("settings/a.yaml", "/copy/conf/a.yaml")
+    assert missing(spec, snapshot) == ()
+
+
 def test_the_line_that_submits_a_copied_run_again_has_the_paths_of_the_project(
     project: Path, snapshot: Snapshot
 ) -> None:

@@ -411,6 +411,26 @@ def install():
 """
 
 
+def test_a_relative_path_out_of_the_copy_leads_to_the_neighbour_of_the_project(
+    folder: str, tmp_path: Path
+) -> None:
+    original, copy, neighbour = tmp_path / "project", tmp_path / "run/copy", tmp_path / "neighbour"
+    for place, name in ((original / "src", "own"), (copy / "src", "own"), (neighbour, "other")):
+        place.mkdir(parents=True)
+        (place / f"{name}.py").write_text("")
+    environment = {
+        **RANK,
+        "CLUSTERRUN_CODE_ORIGINAL": str(original),
+        "CLUSTERRUN_CODE_COPY": str(copy),
+        "PYTHONPATH": "../src:../../neighbour:../../project/src",
+    }
+    (copy / "scripts").mkdir()
+    code = "import os, own, other; print(own.__file__, other.__file__, os.environ['PYTHONPATH'])"
+    out, err = printed([sys.executable, "-c", code], instrumented(environment, folder), str(copy / "scripts"))
+    search_path = f"../src:{neighbour}:{copy}/src"
+    assert (out, err) == (f"{copy}/src/own.py {neighbour}/other.py {search_path}", "")
+
+
 @pytest.mark.parametrize("way", ["PYTHONPATH", "pth", "finder of a package", "finder of a module"])
 def test_a_rank_imports_the_copy_of_its_code_by_any_path_to_the_original(
     way: str, folder: str, tmp_path: Path

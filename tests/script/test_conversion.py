@@ -1785,22 +1785,38 @@ def test_a_setup_line_that_ends_the_script_with_a_result_is_named() -> None:
     assert "the run counts as failed" in reasons_of(lines, 2)
 
 
-@pytest.mark.parametrize("folder", ["/x", "$OUT"])
-def test_a_function_that_runs_its_arguments_behind_a_shift_starts_the_program(folder: str) -> None:
-    stage = 'stage() { local name=$1; shift; if "$@"; then echo "$name OK"; else echo "$name bad"; fi; }'
-    conversion = converted(f"{stage}\nstage train python train.py --out {folder}")
-    setup = "\n".join(value for name, value in conversion.options if name == "setup")
-    line = shlex.join(("bash", *conversion.command[1:]))
-    stand_in = 'python() { echo "started $*"; }\nexport -f python'
+def started_by(conversion: Conversion) -> list[str]:
+    """Run the setup lines and COMMAND in bash, and return what they print. python prints its arguments."""
+    setup = [value for name, value in conversion.options if name == "setup"]
+    is_shell = conversion.command[:1] == ("bash",)
+    line = shlex.join(conversion.command if is_shell else ("python", *conversion.command))
+    # ``exec`` would find the program, and not the function.
+    code = "\n".join(
+        ['python() { printf "[%s]" "$@"; }', "export -f python", *setup, line.replace("exec ", "")]
+    )
     result = subprocess.run(
-        ["bash", "-c", f"{stand_in}\n{setup}\n{line}"],
+        ["bash", "-c", code],
         env={"PATH": os.defpath, "OUT": "/x"},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert result.stdout.splitlines() == ["started train.py --out /x", "train OK"]
+    return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("folder", ["/x", "$OUT"])
+def test_a_function_that_runs_its_arguments_behind_a_shift_starts_the_program(folder: str) -> None:
+    stage = 'stage() { local name=$1; shift; if "$@"; then echo "$name OK"; else echo "$name bad"; fi; }'
+    conversion = converted(f"{stage}\nstage train python train.py --out {folder}")
+    assert started_by(conversion) == ["[train.py][--out][/x]train OK"]
+
+
+@pytest.mark.parametrize("word", ["", " $(echo b)"])
+def test_an_argument_of_the_script_is_expanded_only_once(word: str) -> None:
+    script = f'#!/bin/bash\npython t.py{word} "$@"\n'
+    conversion = convert(script, arguments=('a "$(echo c)"', "$d"))
+    assert started_by(conversion) == [f'[t.py]{"[b]" if word else ""}[a "$(echo c)"][$d]']
 
 
 def test_accelerate_that_starts_the_ranks_keeps_the_options_that_it_would_override() -> None:

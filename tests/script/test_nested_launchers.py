@@ -220,6 +220,28 @@ def test_the_refusal_of_a_batch_script_names_another_meaning_of_the_line(tmp_pat
         check_command(spec(tmp_path, "./job.sh"), on_slurm=True)
 
 
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ('bash -c "${ARGS[$SLURM_PROCID]}"', False),
+        ("./step --rank=${RANK:-0}", False),
+        ("./step", True),
+        ("srun ./step $SLURM_PROCID", True),
+    ],
+)
+def test_a_script_with_options_of_sbatch_that_reads_its_rank_is_run_by_the_ranks(
+    tmp_path: Path, line: str, is_refused: bool
+) -> None:
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH -N 2\n{line}\n")
+    spec = JobSpec(("bash", "job.sh"), cwd=str(tmp_path), ranks_per_node=2)
+    if not is_refused:
+        (notice,) = check_command(spec, on_slurm=True)
+        assert "job.sh" in notice and "each rank runs it" in notice
+        return
+    with pytest.raises(BadInput, match="is a batch script"):
+        check_command(spec, on_slurm=True)
+
+
 def test_a_batch_script_for_another_scheduler_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.pbs").write_text("#!/bin/bash\n#PBS -l nodes=2:ppn=4\nsrun python t.py\n")
     _, line = refusal(spec(tmp_path, "./job.pbs"))
