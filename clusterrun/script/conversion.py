@@ -32,7 +32,7 @@ from clusterrun.script.sbatch_lines import SEPARATE, Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
 from clusterrun.script.script_reading import read_script, with_login_files
 from clusterrun.script.shell_source import SOURCED, Body, ShellSource
-from clusterrun.script.training_statement import RUNS_OF_A_LOOP, literal_placeholders
+from clusterrun.script.training_statement import literal_placeholders
 
 # The arguments of a batch script that has none.
 _NO_ARGUMENTS = {**dict.fromkeys("123456789@*", ""), "#": "0"}
@@ -128,13 +128,7 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     )
     reason = "clusterrun sets it in every rank"
     set_by_us = [Part(command_line, text, PartOutcome.NEEDLESS, reason) for text in needless]
-    reason = "each is a run of its own, and may run beside others: --at-most N limits them"
-    parts_of_script = [
-        replace(part, reason=reason)
-        if part.reason == RUNS_OF_A_LOOP and ("at-most", "1") not in typed
-        else part
-        for part in script.reading.parts
-    ]
+    parts_of_script = [*script.reading.parts]
     for place, part in enumerate(parts_of_script):
         if ("per-node", "") in typed and part.outcome is PartOutcome.NEEDLESS and _OF_RANKS.match(part.text):
             parts_of_script[place] = replace(part, outcome=PartOutcome.SETUP, reason="")

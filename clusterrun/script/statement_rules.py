@@ -52,7 +52,6 @@ def of_tasks(names: Iterable[str]) -> list[str]:
 # Reasons for a statement that is not in the line of one run, and may be in that of another one.
 IS_OTHER_RUN = "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN"
 IS_BESIDE = "it runs beside the ranks: start it from the training script, or submit it as a run of its own"
-IS_OF_OTHER_RUN = "it comes before a line that is a run of its own: give it to that run as --setup"
 IS_UNSURE = "convert does not know this program or function: give it as COMMAND, or as a --setup line"
 _IS_NEUTRAL = "it may belong before COMMAND or behind it: give it as a --setup line, or run it afterwards"
 IS_OF_LATER = "a later statement reads it that is not in the line"
@@ -96,8 +95,6 @@ class Facts:
     # Whether it waits, maybe for a program in the background that the line does not start.
     waits: bool = False
     is_in_other_folder: bool = False  # whether a statement before it changes the folder
-    # Whether it does something else than to prepare the shell, before a statement that is a run of its own.
-    is_of_other_run: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -332,7 +329,6 @@ RULES = (
     Rule(lambda facts: facts.is_beside, _UNTRANSLATED, IS_BESIDE),
     Rule(lambda facts: facts.waits, _UNTRANSLATED, WAITS),
     Rule(lambda facts: facts.launches, _UNTRANSLATED, IS_OTHER_RUN),
-    Rule(lambda facts: facts.is_of_other_run, _UNTRANSLATED, IS_OF_OTHER_RUN),
     Rule(
         lambda facts: (
             (facts.statement.is_plain or "$?" in facts.statement.text)

@@ -27,15 +27,12 @@ from clusterrun.script.batch_reading import (
     variables_read,
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
-from clusterrun.script.interpreter_calls import (
-    interpreter_call,
-)
+from clusterrun.script.interpreter_calls import interpreter_call
 from clusterrun.script.launch_commands import (
     ACTIVATORS,
     LaunchCommand,
     launch_in,
 )
-from clusterrun.script.program_table import TRAITS, Trait, changes_shell, with_trait
 from clusterrun.script.quoting import evaluated_text, plain_text
 from clusterrun.script.shell_source import (
     PRINTS,
@@ -77,8 +74,6 @@ ALIKE = re.compile(
     rf"""(?:[\w@%+=:,./?*\s~\[\]-]|'[^']*'|"(?:[^"$`\\]|{_VALUE})*"|{_VALUE})*""",
     re.DOTALL,
 )
-# Programs of a statement that each run repeats.
-_KEPT = {*with_trait(Trait.READS), "mkdir"} - {*with_trait(Trait.RUNS)}
 # Commands whose failure ends the run, and not the script.
 _MAY_FAIL = re.compile(r"(?:module|ml|conda|mamba|micromamba|spack|source|\.|cd)\s")
 _IS_STRICT = "the run ends if this line or a similar one fails, unlike the script: add || : to go on"
@@ -142,7 +137,6 @@ def read_before(
     absent = min((statement.line for statement in (*beside, *unsure)), default=None)
     branches = [part for part in scope.source.skipped if part.reads_arguments and part.has_program]
     first_unsure = min((part.line for part in (*unsure, *(branches if is_open else ()))), default=math.inf)
-    is_before_run = False
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
@@ -157,9 +151,7 @@ def read_before(
                 other.line < statement.line and re.match(r"(?:cd|pushd)\s", other.text)
                 for other in statements
             ),
-            is_of_other_run=is_before_run and not statement.sets & needed and _runs_once(statement),
         )
-        is_before_run = is_before_run or facts.launches
         rule = rule_for(facts)
         lines: list[str] = []
         if rule:
@@ -337,23 +329,6 @@ def _with_their_variables(
         setup += lines
         parts += own
     return setup, parts
-
-
-def _runs_once(statement: Statement) -> bool:
-    """Return whether one of several runs can do what a statement does: it leaves the shell as it is.
-
-    A name that is not known may be a function of a file that the script reads.
-    """
-    programs = {command.program for command in statement.commands if command.names}
-    are_external = all(
-        (name in TRAITS and not changes_shell(name))
-        or "/" in name
-        or launch_in((name,))
-        or interpreter_call((name,))
-        for name in programs
-    )
-    is_kept = statement.in_background or _WAITS.match(statement.text) or programs <= _KEPT
-    return are_external and not is_kept and statement.kind != "function_definition"
 
 
 def _with_readers(statements: Sequence[Statement]) -> Iterator[tuple[Statement, tuple[Statement, ...]]]:

@@ -81,7 +81,7 @@ _EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", r
 # Variables that differ between the tasks of a step.
 _PER_NODE = {"SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURMD_NODENAME", "HOSTNAME"}
 _NODE_NAMES = ("-w", "--nodelist")
-RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails does not end the others"
+_RUNS_OF_A_LOOP = "each is a run of its own, and no other one ends if it fails: --at-most limits how many run"
 _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
@@ -106,7 +106,7 @@ def block_reading(candidate: Candidate, inner: Reading) -> Reading:
         statement.loop in reads or any(placeholder in word for word in inner.command)
     ):
         sweeps = ((statement.loop, ",".join(statement.loop_values)), *sweeps)
-        outcome, reason = PartOutcome.OPTION, _RUNS_AT_ONCE if inner.in_background else RUNS_OF_A_LOOP
+        outcome, reason = PartOutcome.OPTION, _RUNS_AT_ONCE if inner.in_background else _RUNS_OF_A_LOOP
     elif _is_of_every_node(candidate, placeholder):
         outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
         launch = inner.training.launch if inner.training else candidate.training.launch
@@ -142,7 +142,8 @@ def block_reading(candidate: Candidate, inner: Reading) -> Reading:
                 if part.outcome in in_line
             )
             inner = replace(inner, command=(), text="", text_in_ranks="", setup=())
-    return replace(inner, sweeps=sweeps, is_partial=is_partial, parts=parts)
+    in_background = inner.in_background or statement.in_background
+    return replace(inner, sweeps=sweeps, in_background=in_background, is_partial=is_partial, parts=parts)
 
 
 def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:

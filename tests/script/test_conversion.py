@@ -1573,14 +1573,6 @@ def test_the_number_of_a_server_that_is_not_in_the_line_is_not_used() -> None:
     assert {part.line for part in conversion.untranslated} == {2, 3, 4}
 
 
-def test_a_loop_in_an_array_is_not_said_to_run_one_after_another() -> None:
-    def says_so(lines: str) -> bool:
-        return any("one after another" in part.reason for part in converted(lines).parts)
-
-    loop = "for a in 1 2; do python t.py $a; done"
-    assert says_so(loop) and not says_so(f"#SBATCH -a 0-1\n{loop}")
-
-
 def test_programs_of_one_group_are_no_runs_of_their_own() -> None:
     conversion = converted("python t.py --rank=1 &\npython t.py --rank=0\nwait")
     assert {part.line for part in conversion.untranslated} == {2}
@@ -1832,3 +1824,8 @@ def test_a_variable_of_the_job_in_an_option_is_named() -> None:
 def test_an_open_number_of_ranks_with_gpus_is_a_number_of_gpus() -> None:
     parts = converted("N=$((SLURM_NNODES * 8))\nsrun -n $N --gpus-per-task=1 python t.py").untranslated
     assert any("--gpus N" in part.reason for part in parts)
+
+
+def test_a_loop_of_groups_in_the_background_waits_for_them() -> None:
+    loop = 'for i in $(seq "$RUNS"); do (cd "run_$i"; python train.py) > "out_$i" & done'
+    assert converted(f"{loop}\nwait\n").command[-1] == f"{loop}\nwait"
