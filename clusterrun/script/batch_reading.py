@@ -14,14 +14,12 @@ from clusterrun.script.interpreter_calls import (
     inline_text,
 )
 from clusterrun.script.launch_commands import (
-    ACTIVATORS,
-    SETUP_COMMANDS,
     LaunchCommand,
     is_image_command,
     own_python,
     without_python,
 )
-from clusterrun.script.program_table import TRAITS, Trait, is_tool
+from clusterrun.script.program_table import TRAITS, Trait, is_tool, with_trait
 from clusterrun.script.shell_source import (
     Command,
     Constant,
@@ -29,8 +27,7 @@ from clusterrun.script.shell_source import (
     Statement,
 )
 
-# Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
-PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
+PREPARES = with_trait(Trait.PREPARES)
 # Files that prepare the shell, and define no function that trains.
 KNOWN_FILES = re.compile(
     r"activate|bashrc|profile|(?i:conda)|/etc/|/modules?/|/lmod/|env\.sh$|set_?(?:up)?vars"

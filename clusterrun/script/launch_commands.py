@@ -25,6 +25,7 @@ from clusterrun.script.interpreter_calls import (
     interpreter_call,
 )
 from clusterrun.script.launcher_options import LauncherOption
+from clusterrun.script.program_table import Trait, with_trait
 from clusterrun.script.quoting import DOLLAR, plain_text
 from clusterrun.script.sbatch_table import SRUN_REFUSED, USUAL_PLACES
 
@@ -44,21 +45,7 @@ SCHEDULERS = ("srun", "sbatch", "salloc")
 WITHOUT_EFFECT = ("source", ".", "export", "cd", "alias", "ulimit", "umask", "unset")
 SETUP_COMMANDS = (*WITHOUT_EFFECT, "pushd", "module", "ml")
 ACTIVATORS = ("conda", "mamba", "micromamba")
-WRAPPERS = (
-    *(*LIMITERS, "strace", "nsys", "ncu"),
-    *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv"),
-    *(
-        "singularity",
-        "apptainer",
-        "shifter",
-        "podman-hpc",
-        "podman",
-        "docker",
-        "charliecloud",
-        "ch-run",
-        "enroot",
-    ),
-)
+WRAPPERS = (*LIMITERS, "strace", "nsys", "ncu", *with_trait(Trait.WRAPS))
 # Wrappers whose container lacks the ranks' variables.
 _ISOLATING = ("podman-hpc", "podman", "docker", "enroot")
 # Words with which a container runtime starts a command.

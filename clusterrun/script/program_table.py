@@ -16,6 +16,8 @@ class Trait(Flag):
     REPEATABLE = auto()  # a second run changes nothing
     WORK = auto()  # it is the work of a script that starts nothing else
     RUNS = auto()  # it runs a program of the user
+    WRAPS = auto()  # it starts the command behind its own options, which each rank can do too
+    PREPARES = auto()  # the run ends if it fails: what follows needs the shell that it prepares
 
 
 _READER = Trait.READS | Trait.REPEATABLE
@@ -30,10 +32,10 @@ _ROWS = (
     ("getent lscpu df stat comm type jq host nslookup ip ss", _READER),
     ("[ [[ test true : command", _READER),
     ("scontrol squeue sacct sinfo ifconfig netstat", Trait.READS),
-    ("cd", _READER | Trait.IN_SHELL),
-    ("source . export pushd popd module ml spack", _SETTER),
-    ("ulimit umask unset hash eval set shopt trap read mapfile readarray shift break return", _SETTER),
-    ("conda mamba micromamba", _SETTER | Trait.RUNS),
+    ("cd", _READER | Trait.IN_SHELL | Trait.PREPARES),
+    ("source . export pushd module ml spack", _SETTER | Trait.PREPARES),
+    ("popd ulimit umask unset hash eval set shopt trap read mapfile readarray shift break return", _SETTER),
+    ("conda mamba micromamba", _SETTER | Trait.RUNS | Trait.WRAPS | Trait.PREPARES),
     ("alias local declare typeset continue kill", Trait.IN_SHELL),
     ("wait exit mkdir ln unzip chmod touch sleep sbcast", Trait.REPEATABLE),
     ("pip pip3 rsync tar cp", Trait.REPEATABLE | Trait.WORK),
@@ -41,8 +43,9 @@ _ROWS = (
     ("ts rm mv find tee ldd gcc g++ sbatch scancel seff clear flock", Trait.TOOL),
     ("python python3", Trait.READS | Trait.RUNS),
     ("Rscript julia java perl ruby matlab octave bash sh zsh", Trait.RUNS),
-    ("singularity apptainer shifter podman podman-hpc docker enroot ch-run", Trait.RUNS),
-    ("uv poetry pdm pixi pipenv hatch papermill parallel", Trait.RUNS),
+    ("singularity apptainer shifter podman podman-hpc docker enroot", Trait.RUNS | Trait.WRAPS),
+    ("ch-run charliecloud uv poetry pdm pixi pipenv hatch", Trait.RUNS | Trait.WRAPS),
+    ("papermill parallel", Trait.RUNS),
 )
 TRAITS = {program: traits for programs, traits in _ROWS for program in programs.split()}
 

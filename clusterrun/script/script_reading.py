@@ -94,10 +94,6 @@ def _read(scope: Scope) -> Reading:
     statements = scope.source.statements
     training: Candidate | None = None
     candidates = [*_candidates(scope)] or [*_preparations(scope)]
-    # ``if [ "$1" = test ]; then python test.py; exit; fi`` is another use of the script.
-    others = [other for other in candidates if not _exits(other)]
-    if any(other.training.kind >= TrainingKind.PYTHON for other in others):
-        candidates = others
     clients = [other for other in candidates if not _serves(scope, other, candidates)]
     for candidate in clients or candidates:
         kind, is_one_task = candidate.training.kind, candidate.training.launch.total == 1
@@ -184,13 +180,6 @@ def with_login_files(reading: Reading, shell: Sequence[str], line: int, text: st
     return replace(reading, setup=(LOGIN, *reading.setup), parts=(part, *reading.parts))
 
 
-def _exits(candidate: Candidate) -> bool:
-    """Return whether the script ends behind the command, in the branch of a condition."""
-    program = "".join(word.text for word in candidate.training.command.words[:1])
-    branches = candidate.statement.bodies if candidate.is_block and is_condition(candidate.statement) else ()
-    return any(program in body.text and re.search(r"(?:^|[\n;])\s*exit\s*$", body.text) for body in branches)
-
-
 def _is_certain(scope: Scope, candidates: Sequence[Candidate]) -> bool:
     """Return whether programs that convert does not know are one program, and no function or server.
 
@@ -259,27 +248,25 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
                 continue
             launch = _launch(names)
             kind: TrainingKind | None = None
+            of_launch = replace(scope, in_ranks=scope.in_ranks or launch.program != "")
+            inner = _started(of_launch, launch.command, command, statement.line)
             if launch.program:
-                in_ranks = replace(scope, in_ranks=True)
-                inner = _started(in_ranks, launch.command, command, statement.line)
                 is_unknown = inner is None or inline_text(launch.command).startswith("$")
                 if not is_helper(launch):
                     may_train = is_unknown or (inner and inner.training)
                     kind = TrainingKind.LAUNCHED if may_train else TrainingKind.PROGRAM
-            else:
-                inner = _started(scope, launch.command, command, statement.line)
-                if inner and inner.training:
-                    kind = max(inner.training.kind, TrainingKind.PYTHON)
-                elif inner and command.program in scope.source.functions:
-                    continue
-                elif _runs_python(names):
+            elif inner and inner.training:
+                kind = max(inner.training.kind, TrainingKind.PYTHON)
+            elif inner and command.program in scope.source.functions:
+                continue
+            elif _runs_python(names):
+                kind = TrainingKind.PYTHON
+            elif statement.is_plain or statement.bodies:
+                kind = _kind_of_program(command)
+                # A shell script that convert cannot read may start Python.
+                is_script = kind is TrainingKind.PROGRAM and _TRAINS.search(shell_script(launch.command))
+                if is_script or (statement.is_plain and _holds_python(scope, launch.command)):
                     kind = TrainingKind.PYTHON
-                elif statement.is_plain or statement.bodies:
-                    kind = _kind_of_program(command)
-                    # A shell script that convert cannot read may start Python.
-                    is_script = kind is TrainingKind.PROGRAM and _TRAINS.search(shell_script(launch.command))
-                    if is_script or (statement.is_plain and _holds_python(scope, launch.command)):
-                        kind = TrainingKind.PYTHON
             if names[:1] == ("ssh",):
                 launch = LaunchCommand("ssh", command=("bash", "-c", _remote_text(names)))
                 inner = _started(replace(scope, in_ranks=True), launch.command, command, statement.line)

@@ -59,16 +59,8 @@ _RESULT = re.compile(
 )
 # Launchers of some sites and frameworks that no rule of convert translates.
 _OTHER_LAUNCHERS = (
-    "ibrun",
-    "jsrun",
-    "aprun",
-    "lrun",
-    "prun",
-    "flux",
-    "mpirun_rsh",
-    "charmrun",
-    "torchx",
-    "fabric",
+    *("ibrun", "jsrun", "aprun", "lrun", "prun", "flux"),
+    *("mpirun_rsh", "charmrun", "torchx", "fabric"),
 )
 _WRAPPERS_OF_DISPLAYS = ("xvfb-run", "dbus-run-session", "vglrun")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
