@@ -9,23 +9,10 @@ from enum import IntEnum
 
 from clusterrun.model.frozen import frozen
 from clusterrun.script.batch_scripts import Part
-from clusterrun.script.interpreter_calls import (
-    ASSIGNMENT,
-    inline_text,
-)
-from clusterrun.script.launch_commands import (
-    LaunchCommand,
-    is_image_command,
-    own_python,
-    without_python,
-)
+from clusterrun.script.interpreter_calls import ASSIGNMENT, inline_text
+from clusterrun.script.launch_commands import LaunchCommand, is_image_command, own_python, without_python
 from clusterrun.script.program_table import TRAITS, Trait, is_tool, with_trait
-from clusterrun.script.shell_source import (
-    Command,
-    Constant,
-    ShellSource,
-    Statement,
-)
+from clusterrun.script.shell_source import Command, Constant, ShellSource, Statement
 
 PREPARES = with_trait(Trait.PREPARES)
 # Files that prepare the shell, and define no function that trains.

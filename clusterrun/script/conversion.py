@@ -17,13 +17,7 @@ from clusterrun.model.world import own_variables
 from clusterrun.script import audit
 from clusterrun.script.batch_reading import Reading, variables_read
 from clusterrun.script.batch_scripts import DOS_LINES, NO_SHEBANG, Conversion, Part, PartOutcome
-from clusterrun.script.directives import (
-    Translated,
-    job_variables,
-    last_number,
-    task_counts,
-    translate,
-)
+from clusterrun.script.directives import Translated, job_variables, last_number, task_counts, translate
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.job_array import JobArray, read_array
 from clusterrun.script.launch_commands import LaunchCommand
@@ -231,10 +225,7 @@ def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversi
 
 
 def _read(
-    text: str,
-    read_file: Callable[[str], str],
-    arguments: tuple[str, ...] | None,
-    path: str,
+    text: str, read_file: Callable[[str], str], arguments: tuple[str, ...] | None, path: str
 ) -> _Script:
     """Read the directives and the statements. Raises ``BadInput`` for a job of several programs."""
     directives = read_directives(text)

@@ -72,11 +72,7 @@ _ROWS = (
     SbatchOption("job-name", "J"),
     SbatchOption("mem-per-cpu", instead="use --mem, or pass it on: --sbatch mem-per-cpu=SIZE"),
     SbatchOption("mem-per-gpu", instead="use --mem, or pass it on: --sbatch mem-per-gpu=SIZE"),
-    SbatchOption(
-        "array",
-        "a",
-        refused=instead_of_array(),
-    ),
+    SbatchOption("array", "a", refused=instead_of_array()),
     SbatchOption("autocomplete", refused="use clusterrun completion"),
     SbatchOption("chdir", "D", refused="use cd: ranks start where submit is called"),
     SbatchOption("clusters", "M", refused=_OTHER_CLUSTER),

@@ -24,27 +24,10 @@ from clusterrun.script.batch_reading import (
     plain_launch,
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
-from clusterrun.script.interpreter_calls import (
-    SHELLS,
-    inline_text,
-    interpreter_call,
-    shell_script,
-    unwrapped,
-)
-from clusterrun.script.launch_commands import (
-    LaunchCommand,
-    is_image_command,
-    launch_in,
-)
+from clusterrun.script.interpreter_calls import SHELLS, inline_text, interpreter_call, shell_script, unwrapped
+from clusterrun.script.launch_commands import LaunchCommand, is_image_command, launch_in
 from clusterrun.script.program_table import TRAITS, Trait, is_tool
-from clusterrun.script.shell_source import (
-    PRINTS,
-    Body,
-    Command,
-    Constant,
-    ShellSource,
-    Statement,
-)
+from clusterrun.script.shell_source import PRINTS, Body, Command, Constant, ShellSource, Statement
 from clusterrun.script.statement_rules import IS_OTHER_BRANCH, NEEDS_ARGUMENTS, ONLY_PRINTS
 from clusterrun.script.statements_beside import parts_after, read_before, setup_word
 from clusterrun.script.training_statement import (
@@ -73,9 +56,7 @@ _IS_SKIPPED = "it does not run: its condition is false with the values and resou
 
 
 def read_script(
-    source: ShellSource,
-    read_file: Callable[[str], str],
-    arguments: tuple[str, ...] | None,
+    source: ShellSource, read_file: Callable[[str], str], arguments: tuple[str, ...] | None
 ) -> Reading:
     """Return what the script ``source`` asks for.
 
@@ -355,11 +336,7 @@ def _started(scope: Scope, shell_words: tuple[str, ...], command: Command, line:
         return None
     arguments = command.last_values(max(0, len(shell_words) - place - 1))
     source = ShellSource(
-        text,
-        scope.source.constants,
-        arguments,
-        scope.source.functions,
-        environment=scope.source.environment,
+        text, scope.source.constants, arguments, scope.source.functions, environment=scope.source.environment
     )
     reading = _read(_inner(scope, source, arguments))
     if shell_words[0] in SHELLS:

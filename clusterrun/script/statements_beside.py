@@ -28,20 +28,9 @@ from clusterrun.script.batch_reading import (
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.interpreter_calls import interpreter_call
-from clusterrun.script.launch_commands import (
-    ACTIVATORS,
-    LaunchCommand,
-    launch_in,
-)
+from clusterrun.script.launch_commands import ACTIVATORS, LaunchCommand, launch_in
 from clusterrun.script.quoting import evaluated_text, plain_text
-from clusterrun.script.shell_source import (
-    PRINTS,
-    Command,
-    Constant,
-    ShellSource,
-    Statement,
-    is_launcher_text,
-)
+from clusterrun.script.shell_source import PRINTS, Command, Constant, ShellSource, Statement, is_launcher_text
 from clusterrun.script.statement_rules import (
     ALLEXPORT,
     IS_BEHIND,

@@ -23,29 +23,12 @@ from clusterrun.script.batch_reading import (
     variables_set,
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
-from clusterrun.script.interpreter_calls import (
-    NEEDLESS_BEFORE,
-    interpreter_call,
-    shell_script,
-)
-from clusterrun.script.launch_commands import (
-    ACTIVATORS,
-    WRAPPERS,
-    LaunchCommand,
-    joined,
-    launch_in,
-)
+from clusterrun.script.interpreter_calls import NEEDLESS_BEFORE, interpreter_call, shell_script
+from clusterrun.script.launch_commands import ACTIVATORS, WRAPPERS, LaunchCommand, joined, launch_in
 from clusterrun.script.launcher_options import launcher_options
 from clusterrun.script.program_table import TRAITS
 from clusterrun.script.quoting import plain_text
-from clusterrun.script.shell_source import (
-    PRINTS,
-    Command,
-    Constant,
-    ShellSource,
-    Statement,
-    is_launcher_text,
-)
+from clusterrun.script.shell_source import PRINTS, Command, Constant, ShellSource, Statement, is_launcher_text
 from clusterrun.script.statement_rules import IS_COMPUTED, IS_OTHER_RUN
 
 # Values that differ between ranks, or each time a shell evaluates them.
