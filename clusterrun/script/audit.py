@@ -109,7 +109,7 @@ def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
             reason = "the script does not set it, and clusterrun does"
             yield Part(line, f"${name}", PartOutcome.OPTION, reason)
     # The script's shell expands no single quotes.
-    text = re.sub(r"'[^']*'", "", reading.text if "$ARGUMENTS" in code else "")
+    text = re.sub(r"\\.|'[^']*'", "", reading.text if "$ARGUMENTS" in code else "")
     counts = set(of_tasks(variables_read((text,)))).difference(OF_PLACE)
     if not (launch and launch.program == "srun" and not launch.rank_launcher):
         counts.update(of_tasks(variables_read((code,))))  # srun's tasks have the values of ranks

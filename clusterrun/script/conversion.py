@@ -388,7 +388,7 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
     if launch.program == "srun" and launch.has_several_worlds and nodes > 1 and not launch.keeps_accelerate:
         yield f"each node's {launch.rank_launcher} is a world of its own: the line has one world"
     ranks = last_number(options.get("gpus", "").rpartition(":")[2])
-    command = "\n".join(script.reading.command)
+    command = "\n".join((*script.reading.command, *launch.command))
     is_python = re.search(r"python|\.py\b|\.(?:ba)?sh\b|^-m$", command, re.MULTILINE)
     is_python = is_python if "mpi4py" not in command else None
     passed_on = " ".join(value for name, value in translated.options if name == "sbatch")

@@ -222,7 +222,7 @@ def _with_nounset(
 
 def _without_alternatives(text: str) -> str:
     """Return shell code without ``'…'``, which is not expanded, and ``${A:+$A}``, which ``set -u`` allows."""
-    text, before = re.sub(r"'[^']*'", "", text), ""
+    text, before = re.sub(r"\\.|'[^']*'", "", text), ""
     while text != before:
         before, text = text, _ALTERNATIVE.sub("", text)
     return text

@@ -1433,7 +1433,7 @@ def test_the_only_program_of_a_script_is_its_command(lines: str, line: str) -> N
     assert typed(converted(lines)).removeprefix("submit ").removeprefix("--setup 'module load x' ") == line
 
 
-@pytest.mark.parametrize("word", ["${A:+--a $A}", "${A:-$B}", "${A:-${B:-$C}}", "'$A'"])
+@pytest.mark.parametrize("word", ["${A:+--a $A}", "${A:-$B}", "${A:-${B:-$C}}", "'$A'", r"'a '\''$A'\'' b'"])
 def test_a_word_that_an_unset_variable_leaves_empty_does_not_end_the_run(word: str) -> None:
     assert not [line for line in setup_of(f"set -u\npython t.py {word}") if line.startswith(": ")]
 
@@ -1829,3 +1829,12 @@ def test_an_open_number_of_ranks_with_gpus_is_a_number_of_gpus() -> None:
 def test_a_loop_of_groups_in_the_background_waits_for_them() -> None:
     loop = 'for i in $(seq "$RUNS"); do (cd "run_$i"; python train.py) > "out_$i" & done'
     assert converted(f"{loop}\nwait\n").command[-1] == f"{loop}\nwait"
+
+
+def test_words_that_the_scripts_shell_expands_do_not_hide_that_python_is_a_rank() -> None:
+    array = 'A=()\n[ -n "$S" ] && A+=(--seed "$S")\nuv run python -m train'
+    plain, expanded = (
+        [part.reason for part in converted(f"{array} {word}").changed if "RANK=0" in part.reason]
+        for word in ("x", '"${A[@]}"')
+    )
+    assert plain == expanded != []
