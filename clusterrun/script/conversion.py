@@ -408,7 +408,8 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
     elif ranks != translated.gpus_per_node and "gpus" in options:
         yield f"the script asks for {translated.gpus_per_node} GPUs on each node, and the line for {ranks}"
     pairs = [value.partition("=") for name, value in translated.options if name == "sbatch"]
-    passed = {name: value for name, _, value in pairs}
+    # A node may have other jobs of the user beside one with ``--exclusive=user``.
+    passed = {name: value for name, _, value in pairs if name != "exclusive" or not value}
     requested_cpus = translated.cpus_per_node
     if (
         translated.gpus_per_node

@@ -297,7 +297,9 @@ def _launcher_parts(launch: LaunchCommand, line: int) -> Iterator[Part]:
     for option in launch.untranslated:
         if launch.keeps_accelerate and not option.startswith("$"):
             continue
-        reason = f"an option of {launch.rank_launcher or launch.program} alone"
+        is_of_step = re.split("[ =]", option.lstrip("-"))[0] in launcher_options(launch.program)
+        owner = launch.program if is_of_step else launch.rank_launcher or launch.program
+        reason = f"an option of {owner} alone"
         if option.startswith("$"):
             reason = f"options of {launch.program} that only running the script shows"
         yield Part(line, option, PartOutcome.UNTRANSLATED, reason)

@@ -1838,3 +1838,18 @@ def test_words_that_the_scripts_shell_expands_do_not_hide_that_python_is_a_rank(
         for word in ("x", '"${A[@]}"')
     )
     assert plain == expanded != []
+
+
+def test_an_option_of_the_step_is_named_as_one_of_srun() -> None:
+    parts = converted("srun --accel-bind=gn torchrun --other=1 t.py").untranslated
+    owners = {part.text: part.reason.split()[3] for part in parts}
+    assert owners == {"--accel-bind=gn": "srun", "--other=1": "torchrun"}
+
+
+def test_a_node_with_other_jobs_of_the_user_gives_no_cpus_that_nothing_asks_for() -> None:
+    lines = "#SBATCH --gres=gpu:4\n{}srun torchrun --nproc_per_node=4 t.py"
+
+    def advises(option: str) -> bool:
+        return any("--cpus-per-rank" in part.reason for part in converted(lines.format(option)).changed)
+
+    assert advises("#SBATCH --exclusive=user\n") and not advises("#SBATCH --exclusive\n")
