@@ -181,9 +181,9 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.MISMATCH,
     ),
     KnownError(
-        r"Mismatched NCCL version detected",
-        "the nodes have different versions of NCCL",
-        "one image or one environment for all nodes; clusterrun check names the odd one",
+        r"Mismatched NCCL version detected|Detected mixed local Net device counts",
+        "the nodes have different versions of NCCL, or it sees fewer network adapters on one of them",
+        "one image or one environment for all nodes; clusterrun check names the odd node (--exclude)",
     ),
     KnownError(
         r"Expected to have finished reduction in the prior iteration",
@@ -281,20 +281,16 @@ ROWS: tuple[KnownError, ...] = (
         'torch.multiprocessing.set_start_method("spawn"), or touch no GPU before the fork',
     ),
     KnownError(
-        r"(?i:cudaErrorNvlinkUncorrectable|uncorrectable NVLink error)",
-        "an NVLink of this node failed",
-        "leave the node out (--exclude) and tell the administrator: dmesg there shows the Xid",
+        r"(?i:cudaErrorNvlinkUncorrectable|uncorrectable NVLink error|Failed to bind NVLink SHARP)"
+        r"|Out of bounds values : \d+ FAILED",
+        "a GPU, an NVLink or an NVSwitch of a node failed, or changes data",
+        "clusterrun check names the node: leave it out (--exclude); --env NCCL_NVLS_ENABLE=0 avoids SHARP",
         hardware=True,
     ),
     KnownError(
         r"(?i:not permitted when stream is capturing|cudaErrorStreamCapture)",
         "a CUDA graph was captured while this process did something that a capture forbids",
         'let other threads work during a capture: torch.cuda.graph(…, capture_error_mode="thread_local")',
-    ),
-    KnownError(
-        r"Memory access fault by GPU node|HW Exception by GPU node|\bhipError|HIP (?:error|failure):",
-        "a kernel failed on the GPU; the line that is shown may be a later one",
-        "run once with --env AMD_SERIALIZE_KERNEL=3 to see the true line; dmesg on the node shows faults",
     ),
     NPU_FAILED,
     KnownError(
@@ -327,9 +323,10 @@ ROWS: tuple[KnownError, ...] = (
         "nvidia-smi shows what holds memory there; else --env CUDA_LAUNCH_BLOCKING=1 shows the true line",
     ),
     KnownError(
-        r"illegal memory access|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|CUDA error:",
+        r"illegal memory access|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|CUDA error:"
+        r"|Memory access fault by GPU node|HW Exception by GPU node|\bhipError|HIP (?:error|failure):",
         "a kernel failed on the GPU; the line that is shown may be a later one",
-        "run once with --env CUDA_LAUNCH_BLOCKING=1 to see the true line",
+        "--env CUDA_LAUNCH_BLOCKING=1 (AMD: AMD_SERIALIZE_KERNEL=3) shows the true line, dmesg shows faults",
     ),
     KnownError(
         r"peer access is not supported|failed to open CUDA IPC handle",

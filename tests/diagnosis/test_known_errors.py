@@ -48,6 +48,9 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         ("init.cc:412 NCCL WARN Cuda failure 2 'out of memory'", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
         ("torch.OutOfMemoryError: HIP out of memory. Tried", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
         ("Failed to initialize NVML: Driver/library version mismatch", Verdict.CRASHED, "driver was updated"),
+        ("# Out of bounds values : 12 FAILED", Verdict.CRASHED, "changes data"),
+        ("NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory", Verdict.CRASHED, "NVSwitch"),
+        ("NCCL WARN Detected mixed local Net device counts", Verdict.CRASHED, "network adapters"),
         (
             "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
             Verdict.CRASHED,
