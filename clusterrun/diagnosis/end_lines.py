@@ -246,15 +246,9 @@ _ROWS = tuple(
             "a program of the batch script ended: {why}",
         ),
         # Handlers of programs that Slurm preempts or ends.
-        (
-            r"Caught signal \S+ on (?P<node>\S+): this job is preempted",
-            EndKind.PREEMPTED,
-            _SENTENCES[EndKind.PREEMPTED],
-        ),
-        (
-            r"Caught signal \S+ on (?P<node>\S+): this job is timed-out",
-            EndKind.TIME_LIMIT,
-            _SENTENCES[EndKind.TIME_LIMIT],
+        *(
+            (rf"Caught signal \S+ on (?P<node>\S+): this job is {end}", kind, _SENTENCES[kind])
+            for end, kind in (("preempted", EndKind.PREEMPTED), ("timed-out", EndKind.TIME_LIMIT))
         ),
         (r"MPI_ABORT was invoked on rank (?P<rank>\d+)", EndKind.EXIT, "called MPI_Abort"),
     )
@@ -266,12 +260,12 @@ def _of_shell(code: int) -> int:
     return 128 - code if 128 < code < 160 else code
 
 
-def end_in_words(line: str, order: int) -> EndLine | None:
-    """Return the end of a process that a line tells of in any words; None if it is not a failure."""
+def end_in_words(line: str, order: int, rank: int = -1) -> EndLine | None:
+    """Return the end of a process that a line of ``rank`` tells of in any words; None if there is none."""
     stripped = line.strip()
     if _ONLY_BY_SHELL.match(stripped):
         kind = EndKind.OUTSIDE if stripped.startswith("Terminated") else EndKind.SIGNAL
-        return EndLine(kind, f"a program ended: {stripped}", stripped, order=order)
+        return EndLine(kind, f"a program ended: {stripped}", stripped, (rank,) * (rank >= 0), order=order)
     if not any(word in line for word in _WORDS_OF_ENDS):
         return None
     if crash := _CRASHED.search(line):

@@ -140,7 +140,8 @@ class JobLog:
             self._begin_run(last_of_run)
         if self.end_lines.hear(self.order, text):
             if not self.complaint:
-                self.complaint = last_complaint([*filter(is_no_consequence, self._recent)])
+                own = [line for line in self._recent if not ((row := meaning(line)) and row.consequence)]
+                self.complaint = last_complaint(own)
                 orders = [order for order, _, heard in self.tail if self.complaint in heard]
                 self.complaint_order = orders[-1] if orders else 0
             end = self.end_lines.ends[-1]
@@ -171,7 +172,7 @@ class JobLog:
             self.announced.update(map(int, _ANNOUNCED.findall(text)))
         worker = self._failed_worker
         is_ended = worker is None or worker.kind is EndKind.OUTSIDE
-        if is_ended and (failed := end_in_words(text, self.order)):
+        if is_ended and (failed := end_in_words(text, self.order, line.rank)):
             self._failed_worker = replace(failed, node=line.node or failed.node)
         if _RESTARTS.search(text):
             self.is_restarted = True
@@ -347,11 +348,6 @@ def _with_name(match: re.Match[str]) -> str:
     with suppress(ValueError):
         return f"signal {match[1]} ({signal.Signals(int(match[1])).name})"
     return match[0]
-
-
-def is_no_consequence(line: str) -> bool:
-    row = meaning(line)
-    return row is None or not row.consequence
 
 
 def whole_job_ended_at(ends: Sequence[EndLine]) -> int:

@@ -36,7 +36,10 @@ _MPIRUN = re.compile(
     r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]"
     r"(?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
 )
-_RAY = re.compile(r"^\x1b?\(\w+ (?:rank=(\d+) )?pid=(\d+)(?:, ip=([\w.:]+))?\)\s?")
+# Ray, vLLM, and SkyPilot, whose rank is that of a node.
+_RAY = re.compile(
+    r"^[\x1b*]*\((?:[\w-]+,? (?:rank=\d+, )?)?(?:rank=(\d+) )?pid=(\d+)(?:, ip=([\w.:]+))?\)\s?"
+)
 # Ray's list of workers, and a task of one in the traceback that the driver prints.
 _RAY_WORKER = re.compile(r"ip=([\w.:]+), pid=(\d+)\) world_rank=(\d+)")
 _RAY_TASK = re.compile(r"ray::\S+ ?\(pid=(\d+), ip=([\w.:-]+)")
@@ -45,10 +48,9 @@ _NCCL = re.compile(r"^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] (?:\S+ )?NCCL ")
 _MESSAGE_KEYS = ("message", "msg", "event")
 _LEVEL_KEYS = ("level", "levelname", "severity")
 _RANK_KEYS = ("rank", "global_rank", "process_index")
-_TEE = re.compile(r"^(?:\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?|std(?:err|out): )")
+_TEE = re.compile(r"^(?:\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?|std(?:err|out): |\[\d{3,}\] (?=\[rank\d))")
 _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
-_PID = re.compile(r"^\[\d{3,}\] (?=\[rank\d)")
-_HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*): ")
+_HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*|\d+(?:\.\d+){3}): ")
 _STARTS_ERROR = re.compile(
     r"^(?:\[rank\d+\]:\s?)?"
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
@@ -168,7 +170,7 @@ class LineSplitter:
             node, text = mark[1], text[mark.end() :]
         stamp = stamp or _TIME.match(text)
         text = _TIME.sub("", text, count=1)
-        text = _PID.sub("", _TEE.sub("", text, count=1), count=1)
+        text = _TEE.sub("", text, count=1)
         marked = RANK_MARK.match(text)
         torch_mark = marked[0] if marked else ""
         line_text = text
@@ -247,6 +249,5 @@ def _level(record: Mapping[str, object]) -> str:
 
 
 def _shortened(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    return f"{text[: MOST_CHARACTERS // 2]} … {text[-MOST_CHARACTERS // 2 :]}"
+    half = MOST_CHARACTERS // 2
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:half]} … {text[-half:]}"

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from clusterrun.diagnosis.decide import decide_end
-from clusterrun.diagnosis.end_lines import NOT_STARTED, OF_SCRIPT, WHOLE_JOB, EndKind, EndLine
+from clusterrun.diagnosis.end_lines import NOT_STARTED, OF_SCRIPT, WHOLE_JOB, EndKind, EndLine, end_in_words
 from clusterrun.diagnosis.job_log import (
     HARMLESS,
     MOST_EXCEPTION,
@@ -224,6 +224,7 @@ class _LogVerdict:
             self._unmarked_error,
             self._cut_traceback,
             lambda: self._of_end(self._end) if self._end else None,  # it names no process
+            self._listed,
             self._completed,
             self._failed_before,
             self._cut_traceback_of_launcher,
@@ -316,15 +317,21 @@ class _LogVerdict:
                 if cut_off <= ended and ended.isdisjoint(silent):
                     sentence += " nor a failed end: returning early gives exit code 0"
             return _undetermined(sentence, (first.error.message,))
-        if failed := self._log.report.failed:
-            node = f" on {self._log.report.host}" if self._log.report.host else ""
-            sentence = f"{ranks_in_words(failed)}{node} exited; the log lacks the rank that failed first"
-            return _undetermined(sentence, self._suspect_lines())
+        if listed := self._listed():
+            return listed
         cause = f": {first.error.row.cause}" if first.error.row else ""
         if is_of_launcher(first.error):
             who, cause = "the launcher", ""
         sentence = f"the log does not hold what failed first; {who} only noticed it{cause}"
         return _undetermined(f"{sentence}: {first.error.message}", self._suspect_lines())
+
+    def _listed(self) -> Diagnosis | None:
+        """The report of torchrun is cut off above the rank that failed first."""
+        if not (failed := self._log.report.failed):
+            return None
+        node = f" on {self._log.report.host}" if self._log.report.host else ""
+        sentence = f"{ranks_in_words(failed)}{node} exited; the log lacks the rank that failed first"
+        return _undetermined(sentence, self._suspect_lines())
 
     def _cut_traceback(self) -> Diagnosis | None:
         """The log ends inside of a traceback of a rank."""
@@ -348,7 +355,9 @@ class _LogVerdict:
             entry
             for entry in self._suspects()
             if _LOOKS_FATAL.search(entry.error.text)
-            and not (entry.error.is_consequence or re.search(LAUNCHER_FAILED, entry.error.text))
+            # NCCL also warns of what it does without.
+            and not re.search(f"NCCL WARN|{LAUNCHER_FAILED}", entry.error.text)
+            and not (entry.error.is_consequence or (self._end and end_in_words(entry.error.text, 0)))
         ]
         exceptions = [entry for entry in suspects if EXCEPTION_LINE.match(entry.error.text)]
         others = [
@@ -473,11 +482,13 @@ class _LogVerdict:
 
     def _tracebacks_without_exception(self, of_launchers: bool) -> list[LogError]:
         """Return the tracebacks whose exceptions the log lacks: of ranks, or of launchers."""
+        # Ranks that torchrun ends do not say either which one failed first.
+        is_ended = any("closing signal SIGTERM" in text for _, _, text in self._log.tail)
         return [
             LogError(error, self._log.order, error.inner if error.inner >= 0 else error.rank)
             for process in self._log.processes.values()
             for error in process.listener.unended()
-            if error.is_consequence is of_launchers
+            if (error.is_consequence or is_ended) is of_launchers
         ]
 
     def _of_errors(self, own: Sequence[LogError], errors: Sequence[LogError]) -> Diagnosis:

@@ -82,7 +82,7 @@ _NOISE = re.compile(r"\wWarning\b|^\[W\d|NCCL WARN|\*\*\* End of error message")
 # A program warns of a library that it does without, or Python warns.
 _DOES_WITHOUT = re.compile(
     r"(?:[IW] \w+/|(?i:warn(?:ing)?:? )).*(?:ImportError|ModuleNotFoundError|cannot open shared object)"
-    r"|\S+\.py:\d+: \w*Warning: "
+    r"|\S+\.py:\d+: \w*Warning: |\S*/libbitsandbytes_cpu\.so: "
 )
 # Lines of an error that the list of errors has, and the numbers in which equal lines of ranks differ.
 _OF_AN_ERROR = re.compile(

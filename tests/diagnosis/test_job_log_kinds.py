@@ -258,7 +258,7 @@ def test_an_unset_name_in_a_handler_is_not_the_first_error() -> None:
         ("fit: cannot open the table of shards", Verdict.UNDETERMINED),
         ("Number of trials: 1/1 (1 ERROR)", Verdict.UNDETERMINED),
         ("[E socket.cpp:7] [c10d] listening on port 70 is not permitted", Verdict.CRASHED),
-        ("n1:7:7 [0] NCCL WARN the topology file has no root", Verdict.CRASHED),
+        ("n1:7:7 [0] NCCL WARN the topology file has no root", Verdict.UNDETERMINED),
         ("floatingPointError: the loss is infinite at iteration=166", Verdict.CRASHED),
         ("HubError: 429 Too Many Requests for /glue/paths-info", Verdict.CRASHED),
     ],
@@ -1140,3 +1140,49 @@ def test_the_line_of_the_parent_is_not_that_of_a_spawned_process() -> None:
 def test_a_rank_in_the_mark_of_a_worker_is_read() -> None:
     diagnosis = diagnosed(*(f"(Worker rank=3 pid=77) {line}" for line in EXCEPTION))
     assert ranks(diagnosis) == [3]
+
+
+@pytest.mark.parametrize(
+    ("mark", "node"),
+    [
+        ("(fit, pid=77) ", ""),
+        ("(worker1, rank=5, pid=77, ip=192.0.2.9) ", "192.0.2.9"),
+        ("**(Engine pid=77) ", ""),
+        ("(pid=77) ", ""),
+        ("192.0.2.9: ", "192.0.2.9"),
+    ],
+)
+def test_a_mark_with_a_process_or_an_address_names_no_rank(mark: str, node: str) -> None:
+    diagnosis = diagnosed(*(f"{mark}{line}" for line in EXCEPTION[1:]))
+    assert "batch 7 is empty, at fit.py:31" in diagnosis.message
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == ([(-1, node)] if node else [])
+
+
+def test_a_report_of_torchrun_alone_lists_its_ranks() -> None:
+    failure = ["Failures:", "[1]:", "  host      : gx3", "  rank      : 5 (local_rank: 1)"]
+    diagnosis = diagnosed(*(f"(worker1, rank=1, pid=77) {line}" for line in failure))
+    assert "rank 5 on gx3" in diagnosis.message and ranks(diagnosis) == []
+
+
+def test_a_program_that_a_signal_ended_is_that_of_the_rank_in_the_mark() -> None:
+    assert ranks(diagnosed("[3]<stderr>:Killed", "[1]<stderr>:Terminated")) == [3]
+
+
+def test_a_traceback_that_is_cut_off_after_torchrun_ended_its_ranks_is_not_the_first_failure() -> None:
+    closing = "W1127 10:00:00 12 elastic/api.py:9] Sending process 77 closing signal SIGTERM"
+    assert diagnosed(closing, *EXCEPTION[:-1]).verdict is Verdict.UNDETERMINED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/opt/lib/libbitsandbytes_cpu.so: undefined symbol: fast_adam",
+        "x/nvls.cc:6 NCCL WARN Cuda failure 1 'invalid'",
+    ],
+)
+def test_a_warning_of_a_library_is_no_failure(line: str) -> None:
+    assert diagnosed(line, "starting").verdict is Verdict.UNDETERMINED
+
+
+def test_the_end_of_a_command_is_not_the_error_that_ended_it() -> None:
+    assert "failed first" not in diagnosed("41] [ERROR] Command exited with code 1").message
