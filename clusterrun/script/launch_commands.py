@@ -375,6 +375,9 @@ def own_python(command: Sequence[str]) -> str:
 
 def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
     """Return ``srun torchrun …`` or ``srun bash -c 'torchrun …'`` as one launcher."""
+    if inner.rank_launcher and inner.nodes == 1:
+        # Its world is that of one node, on each node of the step.
+        inner = replace(inner, per_node=inner.per_node or inner.total, total=0, says_nodes=False)
     return replace(
         outer,
         nodes=max(outer.nodes, inner.nodes),

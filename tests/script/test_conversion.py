@@ -1853,3 +1853,10 @@ def test_a_node_with_other_jobs_of_the_user_gives_no_cpus_that_nothing_asks_for(
         return any("--cpus-per-rank" in part.reason for part in converted(lines.format(option)).changed)
 
     assert advises("#SBATCH --exclusive=user\n") and not advises("#SBATCH --exclusive\n")
+
+
+def test_a_launcher_that_says_one_node_has_all_its_ranks_on_each_node_of_the_step() -> None:
+    launch = "accelerate launch --num_processes 4 --num_machines 1 t.py"
+    conversion = converted(f"#SBATCH -N2\n#SBATCH --gres=gpu:4\n#SBATCH --ntasks-per-node=1\nsrun {launch}")
+    assert typed(conversion) == "submit --nodes 2 --gpus 4 t.py"
+    assert any("a world of its own" in part.reason for part in conversion.changed)
