@@ -135,9 +135,10 @@ def judge(
         explained = _explain(differing, fault_run, reference, resumed_at) if differing else ()
         return (*explained, too_long)
     notices = (notice,) if notice else ()
-    if crash and not differing:
+    is_rounded = [difference.part for difference in differing] == ["rounding"]
+    if crash and (is_rounded or not differing):
         return (crash, *notices)
-    if [difference.part for difference in differing] == ["rounding"]:
+    if is_rounded:
         return (*notices, _rounded(first, fault_run, resumed_at, differing[0]))
     if differing and (path := read_in_part(fault_run)):
         return (loaded_in_part(path, fault_run),)

@@ -486,6 +486,13 @@ def test_the_sum_of_more_than_two_ranks_may_differ_by_rounding(
     assert first.level.value == expected, first
 
 
+def test_an_exception_after_the_restart_is_reported_although_sums_are_rounded() -> None:
+    control, before = life(0, LAST, 4), life(0, KILLED, 4, saves=(saved(SAVED),))
+    error = ("train.py:25", "FileExistsError", "checkpoints/step_10")
+    restart = with_steps(life(SAVED, LAST, 4, loads=READ, error=error), parameters=1)
+    assert first_finding(restart, before, control).cause is Cause.CRASH
+
+
 def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Start:
     """Return two optimizers, each for weights of its own. The second takes every even step."""
     steps = tuple(
