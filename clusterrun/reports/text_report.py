@@ -32,6 +32,8 @@ def screen(report: Report, width: int = 100) -> list[ReportLine]:
     blocks = blamed(report, lambda link: link.ends)
     by = f" by {report.backend}" if report.backend else ""
     rounds = f", {count_of(report.rounds, 'round')} of tests" if report.rounds else ""
+    if 0 < report.rounds < len(report.nodes) - 1:  # a round tests each node with one other
+        rounds += ", not of every pair (--all-pairs)"
     took = f"{report.seconds:.1f} of {report.budget:.0f} s"
     facts = f"{report.level} check{by} of {report.run_id}{rounds}, {took}"
     lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([facts], width)]

@@ -44,6 +44,12 @@ def test_the_screen_shows_the_worst_finding_first_each_with_its_remedy() -> None
     ]
 
 
+@pytest.mark.parametrize(("rounds", "is_partial"), [(0, False), (2, True), (3, True), (4, False)])
+def test_pairs_that_were_not_tested_are_mentioned(rounds: int, is_partial: bool) -> None:
+    report = replace(HEALTHY, rounds=rounds, nodes=tuple(node(f"n{number}") for number in range(5)))
+    assert ("--all-pairs" in "\n".join(lines(report))) is is_partial
+
+
 def test_the_report_of_healthy_nodes_is_short() -> None:
     assert lines(HEALTHY) == [
         "PASS: all 2 nodes are fit",
