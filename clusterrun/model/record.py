@@ -33,6 +33,7 @@ class RunRecord:
     must_understand: tuple[str, ...] = ()
     sweep: str = ""  # id of the run's sweep
     point: str = ""  # the run's point as text, ``lr=0.1 seed=3``
+    others: tuple[str, ...] = ()  # further jobs of the run; earlier versions could queue several
     format: int = contract.FORMAT
 
     @property

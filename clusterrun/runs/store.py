@@ -311,7 +311,7 @@ class Store:
         elsewhere = ""
         for record in self._records(ids):
             further = self.further_jobs(record.run_id)
-            if word not in (record.job_id, further.job_id, further.waiting):
+            if word not in (record.job_id, further.job_id, further.waiting, *record.others):
                 continue
             if not self._other_cluster(record):
                 return record.run_id

@@ -278,7 +278,10 @@ def test_a_status_has_all_facts_of_an_ended_run() -> None:
             {"row": row("CANCELLED", nodelist="n1"), "state": state(**OLD)},
             "node n0 was lost, with the coordinator of the run",
         ),
-        ({"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)}, "node n1 was lost"),
+        (
+            {"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)},
+            "node n1 was lost; --requeue continues such a run",
+        ),
         ({"row": row("FAILED", nodelist="n0"), "state": state(State.NODE_FAIL)}, "Slurm took n1 out"),
         (
             {
