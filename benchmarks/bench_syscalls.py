@@ -30,6 +30,7 @@ from clusterrun.runs.store import Store
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.system import Completed
 from tests.lab.test_slurm_words import OnLogin
+from tests.lab_fixture import strangers
 
 CALLS = (
     "openat,open,creat,read,pread64,write,pwrite64,fsync,fdatasync,rename,renameat,renameat2,mkdir,mkdirat,"
@@ -73,8 +74,8 @@ class Site:
         return completed
 
     def restore(self) -> None:
-        for process in self.lab.processes():
-            if process.host == LOGIN and not process.is_daemon:
+        for process in strangers(self.lab):
+            if process.host == LOGIN:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.process, signal.SIGKILL)  # a run on the login host
         while self.home.exists():

@@ -84,8 +84,8 @@ AGENT_BUGS = (
     Mutant(
         "the loss of the shim is ignored",
         "agent/agent",
-        "        self._leave_at_once(now, 1)\n\n    def on_farewell",
-        "\n    def on_farewell",
+        "        self._leave_at_once(now, 1)\n\n    def _leave_at_once",
+        "\n    def _leave_at_once",
     ),
     Mutant(
         "the port is released when ranks start",
@@ -141,5 +141,5 @@ AGENT_BUGS = (
         "if self._lease.over(now.steady + ASK_SECONDS):",
         "if False:",
     ),
-    Mutant("a farewell is not heard", "agent/agent", "        self._leave_at_once(now, 0)", "        pass"),
+    Mutant("a farewell is not heard", "agent/agent", "message: self._leave_at_once(now, 0)", "message: None"),
 )

@@ -161,8 +161,7 @@ class RehearsedRuns:
     def notified(self, run: Run, seconds: float) -> float | None:
         """Give notice. Return the seconds until the run ended by itself, or None if it had to be ended."""
         folder = run.paths.attempt(0)
-        with contextlib.suppress(ProcessLookupError):  # the signal that Slurm sends
-            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
+        self._give_notice(run)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
@@ -178,6 +177,11 @@ class RehearsedRuns:
             return None
         life = read(folder.folder)
         return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
+
+    def _give_notice(self, run: Run) -> None:
+        """Give notice as Slurm does, with a signal to the coordinator."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
 
     def end(self, run: Run) -> None:
         if self.over(run):

@@ -17,10 +17,7 @@ from clusterrun.runs.private_files import own_content, write_whole
 def prefix(connection: SharedConnection) -> str:
     """Return the sh text that starts clusterrun on the cluster. Install it first if needed."""
     # It changes with the local code, and with the configured Python of the cluster.
-    digest = hashlib.sha256(f"{VERSION} {connection.host.python}".encode())
-    for folder in _scan(os.path.dirname(os.path.abspath(clusterrun.__file__))):
-        digest.update(folder.encode())
-    mark = digest.hexdigest()[:16]
+    mark = _mark(connection)
     note = connection.path("client")
     content = own_content(note)
     if content:
@@ -35,6 +32,14 @@ def prefix(connection: SharedConnection) -> str:
     found_prefix = find_or_install(connection)
     write_whole(note, json.dumps({"mark": mark, "prefix": found_prefix}), sync=False)
     return found_prefix
+
+
+def _mark(connection: SharedConnection) -> str:
+    """Return a mark of this version and its files: another one may need another client there."""
+    digest = hashlib.sha256(f"{VERSION} {connection.host.python}".encode())
+    for folder in _scan(os.path.dirname(os.path.abspath(clusterrun.__file__))):
+        digest.update(folder.encode())
+    return digest.hexdigest()[:16]
 
 
 def forget(connection: SharedConnection) -> None:
