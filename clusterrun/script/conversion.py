@@ -401,7 +401,7 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
     if is_step and world > 1 and (not is_python or _MAY_CALL_MPI.search(script.text)):
         yield "each process is a rank: a program that calls MPI sees one process, and none is bound to CPUs"
     has_size = not (launch.rank_launcher or launch.open_sizes)
-    if has_size and is_python and world == 1 and "per-node" not in options:
+    if has_size and script.reading.command and world == 1 and "per-node" not in options:
         yield "the line sets RANK=0 and WORLD_SIZE=1, and the script does not: --per-node sets none of them"
     if ranks and not translated.gpus_per_node:
         yield f"the script asks for no GPUs: --ranks-per-node {ranks} in the place of --gpus asks for none"

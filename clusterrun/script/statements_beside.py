@@ -6,7 +6,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
@@ -163,7 +163,7 @@ def read_before(
             reason = _remark(scope, statement, of_training, programs)
             outcome = PartOutcome.SETUP
             in_ranks = is_open or bool(statement.sets & read_in_ranks)
-            lines = _setup_lines(facts, errexit[statement.line], in_ranks)
+            lines = _setup_lines(facts, scope.source.functions, errexit[statement.line], in_ranks)
             reads = statement.reads | variables_read([statement.text])
             needed |= reads
             read_by_setup |= reads
@@ -358,11 +358,12 @@ def _parts_of_handler(scope: Scope, function: Statement) -> Iterator[Part]:
             yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 
 
-def _setup_lines(facts: Facts, errexit: str, in_ranks: bool) -> list[str]:
+def _setup_lines(facts: Facts, functions: Collection[str], errexit: str, in_ranks: bool) -> list[str]:
     """Return the setup lines of a statement. They run in one shell, as the script does.
 
-    ``in_ranks``: whether a shell in each rank reads a variable that it sets. ``errexit``: the script's
-    options of ``set -e``. Without them a command may fail.
+    ``functions``: their names, because ``set -e`` ends a function at its first failure. ``in_ranks``: whether
+    a shell in each rank reads a variable that it sets. ``errexit``: the script's options of ``set -e``.
+    Without them a command may fail.
     """
     statement = facts.statement
     text = re.sub(r"^local\b", "declare", statement.text)
@@ -377,7 +378,8 @@ def _setup_lines(facts: Facts, errexit: str, in_ranks: bool) -> list[str]:
     is_definition = statement.kind == "function_definition" or (
         statement.kind == "declaration_command" and not re.match(r"\w+ +[\"']?\$", text)
     )
-    is_checked = errexit and (statement.kind == "command" or (is_assignment and "|" not in text))
+    is_program = statement.kind == "command" and facts.name not in functions
+    is_checked = errexit and (is_program or (is_assignment and "|" not in text))
     is_array = "=(" in text or re.match(r"\w+\[", text)
     if in_ranks and is_assignment and not (is_array or (errexit and may_fail)):
         return [f"export {text}"]

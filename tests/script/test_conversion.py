@@ -371,6 +371,7 @@ def test_the_file_of_the_output_is_named(line: str) -> None:
         "set -e\nfor i in 1; do false; echo on; done\npython t.py",
         "set -e\nX=$(false)\necho on > /dev/stdout\npython t.py $X",
         "set -eo pipefail\nX=$(false | true)\necho on > /dev/stdout\npython t.py $X",
+        "set -e\nf() { false; echo on; }\nf a\npython t.py",
     ],
 )
 def test_an_error_before_the_command_ends_the_run_of_a_script_with_errexit(lines: str) -> None:
@@ -1860,3 +1861,8 @@ def test_a_launcher_that_says_one_node_has_all_its_ranks_on_each_node_of_the_ste
     conversion = converted(f"#SBATCH -N2\n#SBATCH --gres=gpu:4\n#SBATCH --ntasks-per-node=1\nsrun {launch}")
     assert typed(conversion) == "submit --nodes 2 --gpus 4 t.py"
     assert any("a world of its own" in part.reason for part in conversion.changed)
+
+
+@pytest.mark.parametrize("line", ["wandb agent x", "uv run fit", 'A=(python t.py)\nA+=($1)\n"${A[@]}"'])
+def test_the_rank_of_a_lone_program_is_mentioned_whatever_starts_it(line: str) -> None:
+    assert any("RANK=0" in part.reason for part in converted(line).changed)
