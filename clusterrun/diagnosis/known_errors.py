@@ -43,6 +43,10 @@ CONSEQUENCES = (
         r"|Future for ProcessGroup abort timed out",
         "a collective timed out, here or in another rank",
     ),
+    (
+        r"[Bb]ackground workers? (?:is|are) (?:6 feet under|no longer alive)",
+        "a process of the data loader ended before",
+    ),
     (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
     (r"(?:Process group|NCCL) (?:watchdog )?.*terminated with exception", "a collective failed before"),
     (

@@ -1186,3 +1186,10 @@ def test_a_warning_of_a_library_is_no_failure(line: str) -> None:
 
 def test_the_end_of_a_command_is_not_the_error_that_ended_it() -> None:
     assert "failed first" not in diagnosed("41] [ERROR] Command exited with code 1").message
+
+
+def test_a_lost_worker_of_a_loader_is_a_consequence_of_slurms_kill() -> None:
+    error = "RuntimeError: Some background worker is 6 feet under. Yuck."
+    killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some tasks have been OOM Killed."
+    ended = "srun: error: gx6: task 0: Out Of Memory"
+    assert diagnosed(*EXCEPTION[:-1], error, killed, ended).verdict is Verdict.OUT_OF_MEMORY
