@@ -27,7 +27,8 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
-_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
+# Places in which the shell reads a name without a dollar sign, such as an index of an array.
+_ARITHMETIC = re.compile(r"\$\(\(.*?\)\)|\$\{\w+\[[^]@*]+\]|\$\{[\w@*[\]]+:(?![-+?=])[^}]*\}", re.DOTALL)
 SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
 END_IS_REPORTED = "clusterrun reports the end of the run"
 

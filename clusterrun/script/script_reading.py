@@ -401,7 +401,8 @@ def _holds_python(scope: Scope, command: tuple[str, ...]) -> bool:
 def _kind_of_program(command: Command) -> TrainingKind | None:
     """Return how sure it is that a command is the work of a script; None for a tool."""
     launched = plain_launch(command.names).command
-    name, program = "".join(command.names[:1]), "".join(launched[:1])
+    names = ("".join(command.names[:1]), "".join(launched[:1]))
+    name, program = (re.sub(r"^/(?:usr/)?s?bin/", "", word) for word in names)
     traits = TRAITS.get(program)
     if (
         not program
@@ -415,7 +416,7 @@ def _kind_of_program(command: Command) -> TrainingKind | None:
     if traits and Trait.IN_SHELL in traits:
         return TrainingKind.PROGRAM if "run" in command.names[1:2] else None
     # ``exec`` starts no function.
-    is_known = traits or name == "exec" or "/" in program or program.endswith(SCRIPT_ENDS)
+    is_known = traits or name == "exec" or "/" in names[1] or program.endswith(SCRIPT_ENDS)
     is_known = is_known or interpreter_call((program,)) is not None
     return TrainingKind.PROGRAM if is_known else TrainingKind.UNKNOWN
 

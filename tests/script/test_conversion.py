@@ -1866,3 +1866,13 @@ def test_a_launcher_that_says_one_node_has_all_its_ranks_on_each_node_of_the_ste
 @pytest.mark.parametrize("line", ["wandb agent x", "uv run fit", 'A=(python t.py)\nA+=($1)\n"${A[@]}"'])
 def test_the_rank_of_a_lone_program_is_mentioned_whatever_starts_it(line: str) -> None:
     assert any("RANK=0" in part.reason for part in converted(line).changed)
+
+
+@pytest.mark.parametrize("index", ["${A[I]}", "${A[I+1]}", "${A[@]:I:1}"])
+def test_an_index_without_a_dollar_sign_is_read(index: str) -> None:
+    setup = setup_of(f"#SBATCH -a 0-1\nA=(a b c)\nI=$((SLURM_ARRAY_TASK_ID % 2))\nX={index}\npython t.py $X")
+    assert any("I=$((" in line for line in setup)
+
+
+def test_a_tool_with_the_path_of_the_system_is_no_command() -> None:
+    assert converted("/bin/hostname\nexport A=1\nfairseq-train data").command == ("fairseq-train", "data")
