@@ -140,10 +140,9 @@ def prepared(
     from clusterrun.local.gpus import count_gpus
 
     # ``--script`` with its arguments, else a command as in submit, else the shipped train.py.
-    is_command = command_line and (command_line[0] == "-m" or not command_line[0].startswith("-"))
-    program = (script,) if script else () if is_command else (os.path.join(folder("jobs"), "train.py"),)
-    command = (*program, *command_line)
     shipped = os.path.join(folder("jobs"), "train.py")
+    is_command = command_line and (command_line[0] == "-m" or not command_line[0].startswith("-"))
+    command = command_line if is_command and not script else (script or shipped, *command_line)
     is_shipped = _content(command[0], spec.cwd) == _content(shipped, spec.cwd)
     reference = command[0].endswith("train.py") and is_shipped
     if spec.cluster is not Cluster.LOCAL and not context.client().why_not():

@@ -23,7 +23,7 @@ def print_following(logs: RunLogs, fold: bool = False, line_filter: LineFilter |
         for data in _shown(line_filter(logs.following(line_filter.exact)), logs, fold, line_filter.as_is):
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
-    except BrokenPipeError:  # the end of the run is not known, and 0 would mean a good one
+    except BrokenPipeError:  # exit code 0 would report that the run ended well
         discard_stdout()
         raise click.exceptions.Exit(128 + signal.SIGPIPE) from None
 

@@ -117,9 +117,10 @@ def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
     record = begin(spec, explicit, context, say, standard_input.files(spec))
     say(f"run {record.run_id}\n{_description(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
     code = follow_to_end(context, record, True, partial(_interrupted, context, record))
+    if code != ExitCode.FAILED:
+        return code
     status = context.inquiry().statuses([record.run_id], ask=False)[0]
-    is_of_a_rank = code == ExitCode.FAILED and status.state is State.FAILED
-    return (is_of_a_rank and status.exit_code) or code
+    return (status.state is State.FAILED and status.exit_code) or code
 
 
 def interrupt_at_signals() -> None:

@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,7 +33,6 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.operations.context import Context
-from clusterrun.operations.sweep_results import SweepResult, gathered
 from clusterrun.reports.view import (
     INTEGER,
     TEXT,
@@ -47,6 +46,9 @@ from clusterrun.reports.view import (
     optional,
 )
 from clusterrun.runs.sweep_records import SweepRecord, Sweeps
+
+if TYPE_CHECKING:
+    from clusterrun.operations.sweep_results import SweepResult
 
 
 def _finite(result: SweepResult) -> dict[str, Any]:
@@ -259,6 +261,8 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
       clusterrun sweep results train --by accuracy --max --csv
       clusterrun sweep results last --plot sweep.svg
     """
+    from clusterrun.operations.sweep_results import gathered
+
     if as_csv and as_json:
         raise click.UsageError("--csv and --json do not go together")
     context = Context(tell=say)

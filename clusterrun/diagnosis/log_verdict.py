@@ -113,8 +113,9 @@ _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
 _WATCHDOG = re.compile(r"watchdog .*terminated with exception")
 # The mark of torch's loggers on a warning.
 _WARNING = re.compile(r"\[?W\d{3,4} ")
-# Errors between two ranks, either of which may be wrong, and the ranks that a message means.
+# An error between two ranks, either of which may be wrong.
 _BETWEEN = re.compile(r"mismatch between collectives")
+# The ranks that such a message, or one about a shared GPU, names.
 _MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running)")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
 _TOO_MANY_REMEDY = (
@@ -452,7 +453,8 @@ class _LogVerdict:
             heading, is_exception = "", EXCEPTION_LINE.match(text) is not None
             is_harmless = skipped or was_frame or (not is_exception and HARMLESS.search(text))
             if last_step < order < before and not is_harmless:
-                rank = rank_in(message) if rank_in(message) >= 0 else rank
+                marked_rank = rank_in(message)
+                rank = marked_rank if marked_rank >= 0 else rank
                 error = Error(0.0, rank, RANK_MARK.sub("", message), row=meaning(message))
                 heading = message if is_exception and message.endswith(":") else ""
                 lines.setdefault(message, LogError(error, order, rank))

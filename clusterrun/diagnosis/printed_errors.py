@@ -531,7 +531,7 @@ class _Reader:
             goes_on = last is not None and last.row is row and at - last.at <= SAME_DUMP
             # Ranks without marks print the same line. Other lines of one row belong to one message.
             is_of_other = last is not None and len(self._errors) < MOST_EQUAL
-            if last and len({(_RANK_IN.search(line) or [""])[0] for line in (last.text, text)}) == 1:
+            if last and _mark_in(last.text) == _mark_in(text):
                 is_of_other = is_of_other and last.text == text.strip()
             if not goes_on or is_of_other:
                 text = _around(row.pattern, _RAY_IDS.sub("", text.strip()))
@@ -713,6 +713,12 @@ class _Reader:
 
 def placed(frame: str, preposition: str = "at") -> str:
     return f", {preposition} {short(frame)}" if frame else ""
+
+
+def _mark_in(text: str) -> str:
+    """Return the group and the rank of a message of a library, as it has them; '' without them."""
+    match = _RANK_IN.search(text)
+    return match[0] if match else ""
 
 
 def rank_in(text: str) -> int:

@@ -66,8 +66,8 @@ def coordinate_supervised(run_dir: str) -> int:
     from clusterrun.preflight.probes import run_program
     from clusterrun.slurm_text.requeue_exit import may_requeue
 
-    # Slurm queues a job again if the exit code of its batch script is listed, even with --no-requeue. The job
-    # of a script that a signal ends is FAILED and stays so. Without an answer every code counts as listed.
+    # Slurm may queue a job again for the exit code of its batch script, some releases even with --no-requeue.
+    # The job of a script that a signal ends is FAILED and stays so. Without an answer every code is listed.
     answer = run_program.answer("scontrol", "show", "config", seconds=_ANSWER_SECONDS)
     if may_requeue(answer.out, code):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

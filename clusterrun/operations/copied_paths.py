@@ -73,7 +73,7 @@ def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
 
 
 def _absolute(folder: str, path: str) -> str:
-    """Return ``path`` from ``folder`` on, with the slash at its end, to which a program may add a name."""
+    """Return the absolute form of ``path`` in ``folder``. A slash at its end stays, for names behind it."""
     return os.path.normpath(os.path.join(folder, path)) + "/" * path.endswith("/")
 
 

@@ -97,11 +97,10 @@ def judge(evidence: RunEvidence) -> RunStatus:
     remedy = ""
     is_deadline = row is not None and row.word == "DEADLINE"
     is_local = record.cluster == Cluster.LOCAL.value
-    if record.spec.goes_on or record.in_allocation:
-        remedy = ""
-    elif verdict.state is State.TIMEOUT and not is_deadline:
+    may_advise = not (record.spec.goes_on or record.in_allocation)
+    if may_advise and verdict.state is State.TIMEOUT and not is_deadline:
         remedy = "--time allows more" if is_local else "--time asks for more, --requeue continues such a run"
-    elif verdict.state is State.NODE_FAIL and not is_local:
+    elif may_advise and verdict.state is State.NODE_FAIL and not is_local:
         remedy = "--requeue continues such a run"  # sbatch does so, unless it has --no-requeue
     attempts = state.attempts if state else ()
     failure = state.failure if state and verdict.state is not State.COMPLETED and ended else None

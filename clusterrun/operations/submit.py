@@ -114,9 +114,9 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
 
     ``allocation`` is the job that it starts in.
     """
-    site = replace(_site(spec, context), allocation=allocation)
-    if allocation:  # the exit code of the user's own batch script counts
-        site = replace(site, requeue_exit="")
+    site = _site(spec, context)
+    # In an allocation the exit code of the user's own batch script counts.
+    site = replace(site, allocation=allocation, requeue_exit="" if allocation else site.requeue_exit)
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
     # A dependency waits for one job; a run may have more jobs.
     value = dict(sbatch_options.passed(spec.sbatch, "--sbatch")).get("dependency", "")

@@ -16,7 +16,6 @@ from clusterrun.runs.private_files import own_content, write_whole
 
 def prefix(connection: SharedConnection) -> str:
     """Return the sh text that starts clusterrun on the cluster. Install it first if needed."""
-    # It changes with the local code, and with the configured Python of the cluster.
     mark = _mark(connection)
     note = connection.path("client")
     content = own_content(note)
@@ -34,17 +33,17 @@ def prefix(connection: SharedConnection) -> str:
     return found_prefix
 
 
+def forget(connection: SharedConnection) -> None:
+    """Forget the stored text. The next use looks at the cluster again."""
+    atomic_file.remove(connection.path("client"))
+
+
 def _mark(connection: SharedConnection) -> str:
-    """Return a mark of this version and its files: another one may need another client there."""
+    """Return a mark that changes with the local code, and with the configured Python of the cluster."""
     digest = hashlib.sha256(f"{VERSION} {connection.host.python}".encode())
     for folder in _scan(os.path.dirname(os.path.abspath(clusterrun.__file__))):
         digest.update(folder.encode())
     return digest.hexdigest()[:16]
-
-
-def forget(connection: SharedConnection) -> None:
-    """Forget the stored text. The next use looks at the cluster again."""
-    atomic_file.remove(connection.path("client"))
 
 
 def _scan(folder: str) -> Iterator[str]:

@@ -136,8 +136,8 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
             reason = f"the run has what the line asks for: --{name} {value} is of the step alone"
             all_parts.append(Part(command_line, f"--{name} {value}", PartOutcome.OPTION, reason))
     for option in script.launch.open_sizes:
-        names = "|".join(variables_read([option])) or r"(?!)"
-        assignments = [line for line in script.text.splitlines() if re.search(rf"\b(?:{names})=", line)]
+        names = "|".join(variables_read([option]))
+        assignments = re.findall(rf"(?m)^.*\b(?:{names})=.*$", script.text) if names else []
         if not script.launch.rank_launcher:
             size = "gpus" if "gpus" in dict(typed) else "ranks-per-node"
             reason = f"it is known only when the script runs: say --nodes N and --{size} N"

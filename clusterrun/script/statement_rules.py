@@ -49,7 +49,7 @@ def of_tasks(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.startswith("SLURM_") and not _OF_JOB.fullmatch(name))
 
 
-# Reasons for a statement that is not in the line of one run, and may be in that of another one.
+# Reasons for a statement that is not in the line.
 IS_OTHER_RUN = "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN"
 IS_BESIDE = "it runs beside the ranks: start it from the training script, or submit it as a run of its own"
 IS_UNSURE = "convert does not know this program or function: give it as COMMAND, or as a --setup line"

@@ -47,7 +47,7 @@ from clusterrun.script.statement_rules import (
     rule_for,
 )
 
-ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
+_ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
 _NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Variables that differ between the script's shell and a rank.
@@ -126,6 +126,8 @@ def read_before(
     absent = min((statement.line for statement in (*beside, *unsure)), default=None)
     branches = [part for part in scope.source.skipped if part.reads_arguments and part.has_program]
     first_unsure = min((part.line for part in (*unsure, *(branches if is_open else ()))), default=math.inf)
+    moves = (statement.line for statement in statements if re.match(r"(?:cd|pushd)\s", statement.text))
+    first_move = min(moves, default=math.inf)
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
@@ -136,10 +138,7 @@ def read_before(
             is_unsure=statement in unsure,
             is_behind_unsure=first_unsure < statement.line,
             waits=bool(_WAITS.search(statement.text)) and absent is not None and absent < statement.line,
-            is_in_other_folder=any(
-                other.line < statement.line and re.match(r"(?:cd|pushd)\s", other.text)
-                for other in statements
-            ),
+            is_in_other_folder=first_move < statement.line,
         )
         rule = rule_for(facts)
         lines: list[str] = []
@@ -243,12 +242,13 @@ def _exported(statements: Sequence[Statement]) -> list[Statement]:
 
 
 def _errexit(statements: Sequence[Statement]) -> dict[int, str]:
-    """Return, by line, the options of ``set`` with which a failed statement ends the script; '' for none."""
+    """Return for each line the options of ``set`` that end the script if it fails; '' without ``set -e``."""
     errexit: dict[int, str] = {}
     is_on = has_pipefail = False
     for statement in statements:
         errexit[statement.line] = ("eo pipefail" if has_pipefail else "e") if is_on else ""
-        is_on = (is_on or ERREXIT.match(statement.text) is not None) and not _NO_ERREXIT.match(statement.text)
+        is_on = is_on or _ERREXIT.match(statement.text) is not None
+        is_on = is_on and not _NO_ERREXIT.match(statement.text)
         has_pipefail = has_pipefail or re.match(r"set\s.*\bpipefail\b", statement.text) is not None
     return errexit
 

@@ -276,7 +276,8 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
     if is_partial:
         reason = f"the command is in {_kind(statement)}, which is not in the line"
         parts.append(Part(line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
-    for part in _other_commands(statement, training.command, _read_behind(scope, line)):
+    behind = _read_behind(scope, line)
+    for part in _other_commands(statement, training.command, behind):
         parts.append(part)
         is_partial = is_partial or part.outcome is PartOutcome.UNTRANSLATED
         if part.outcome is PartOutcome.SETUP:
@@ -289,7 +290,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
         setup=tuple(setup),
         parts=tuple(parts),
     )
-    return _with_files(scope, statement, reading, training.command.redirections, own)
+    return _with_files(scope, candidate, reading, own, behind)
 
 
 def _launcher_parts(launch: LaunchCommand, line: int) -> Iterator[Part]:
@@ -349,18 +350,19 @@ def _is_unknown_launcher(command: Sequence[str]) -> bool:
 
 
 def _read_behind(scope: Scope, line: int) -> str:
-    """Return the statements behind ``line``, without those that only print."""
+    """Return the text of the statements after ``line`` that do more than print."""
     others = [other for other in scope.source.statements if other.line > line]
     names = [{command.program for command in other.commands} for other in others]
     return "\n".join(other.text for other, programs in zip(others, names) if not programs <= {*PRINTS})
 
 
-def _with_files(
-    scope: Scope, statement: Statement, reading: Reading, redirections: Sequence[str], own: set[str]
-) -> Reading:
-    """Return ``reading`` with the input and the output of its command. ``own``: variables of the script."""
+def _with_files(scope: Scope, candidate: Candidate, reading: Reading, own: set[str], behind: str) -> Reading:
+    """Return ``reading`` with the input and the output of its command.
+
+    ``own``: variables of the script. ``behind``: the statements after it, as `_read_behind` returns them.
+    """
+    statement, redirections = candidate.statement, candidate.training.command.redirections
     line, launch = statement.line, reading.training.launch if reading.training else LaunchCommand("")
-    behind = _read_behind(scope, line)
     parts, options = list(reading.parts), list(reading.options)
     results: list[str] = []
     for text in redirections:

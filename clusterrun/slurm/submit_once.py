@@ -40,7 +40,7 @@ def send(
         with notice_if_slow(QUIET_SECONDS, log, waiting):
             answer = slurm.sbatch(argv, cwd)
     except KeyboardInterrupt:
-        log("interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out")
+        log("interrupted while sbatch ran: the job may be queued, which `clusterrun status` shows")
         raise
     if answer.kind is SbatchAnswer.QUEUED:
         if answer.message:

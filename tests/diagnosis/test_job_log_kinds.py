@@ -1040,7 +1040,7 @@ def test_a_signal_of_a_terminal_is_explained(line: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("*** SIGSEGV received at time=1734086759 ***", "SIGSEGV"),
         (
@@ -1051,9 +1051,9 @@ def test_a_signal_of_a_terminal_is_explained(line: str, name: str) -> None:
         ("HW Exception by GPU node-9 (Agent handle: 0x58) reason :GPU Hang", "GPU Hang"),
     ],
 )
-def test_an_end_is_read_in_the_words_of_its_handler(line: str, words: str) -> None:
+def test_an_end_is_read_in_the_words_of_its_handler(line: str, message: str) -> None:
     diagnosis = diagnosed(*STEPS[:1], line)
-    assert diagnosis.verdict is Verdict.CRASHED and words in diagnosis.message
+    assert diagnosis.verdict is Verdict.CRASHED and message in diagnosis.message
 
 
 def test_a_spawned_process_that_exited_explains_the_lost_connections_of_others() -> None:
@@ -1103,10 +1103,10 @@ def test_a_traceback_of_ray_that_is_cut_off_names_the_error_of_its_task() -> Non
 
 
 def test_a_message_in_front_of_a_header_is_the_error_of_a_traceback_that_is_cut_off() -> None:
-    words = (
+    front = (
         "ERROR 08-23 08:25:25 workers.py:226] Exception in worker Loader while processing method init_device"
     )
-    header = f"{words}: NCCL error: unhandled system error (see NCCL_DEBUG=INFO), {EXCEPTION[0]}"
+    header = f"{front}: NCCL error: unhandled system error (see NCCL_DEBUG=INFO), {EXCEPTION[0]}"
     assert "unhandled system error" in diagnosed(header, *EXCEPTION[1:3]).message
 
 

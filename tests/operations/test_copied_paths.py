@@ -73,8 +73,9 @@ def test_a_file_of_the_copy_is_named_there_and_a_path_outside_the_project_stays(
 
 def test_a_path_through_a_link_of_the_project_leads_into_the_copy(project: Path) -> None:
     (project / "settings").symlink_to("conf")
-    words = ("settings/a.yaml", f"{project}/settings/a.yaml")
-    spec, snapshot = JobSpec(command=("x", *words), cwd=str(project)), look(str(project))
+    paths = ("settings/a.yaml", f"{project}/settings/a.yaml")
+    spec = JobSpec(command=("train.py", *paths), cwd=str(project))
+    snapshot = look(str(project))
     assert moved(spec, snapshot, "/copy").command[1:] == ("settings/a.yaml", "/copy/conf/a.yaml")
     assert missing(spec, snapshot) == ()
 

@@ -325,7 +325,7 @@ def test_an_interrupted_submission_warns_that_the_job_may_be_queued() -> None:
     with pytest.raises(KeyboardInterrupt):
         submit_once.send(slurm, ("sbatch", "x"), "/", "TOKEN", "", PushedClock(), messages.append)
     assert messages == [
-        "interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out"
+        "interrupted while sbatch ran: the job may be queued, which `clusterrun status` shows"
     ]
 
 

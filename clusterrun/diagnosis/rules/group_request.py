@@ -65,8 +65,8 @@ def _other_rank(table: CallTable) -> list[Hypothesis]:
 def _store_elsewhere(table: CallTable) -> list[Hypothesis]:
     """Ranks look for rank 0 where it is not: on their own node, or all of them on a third one.
 
-    ``MASTER_ADDR`` is ``localhost`` there, or each node sets it to its own name. Rank 0 reaches its store at
-    once, from its own address. A name of another form than that of the node may be an alias of it.
+    Their ``MASTER_ADDR`` is ``localhost`` or the name of their own node. Rank 0 reaches its store at once,
+    from its own address. A name of another form than that of the node may be an alias of it.
     """
     home = next((rank.node for rank in table.ranks if rank.rank == 0), "")
     wrong = [rank.rank for rank in table.ranks if rank.request.store and rank.node != home and _is_own(rank)]

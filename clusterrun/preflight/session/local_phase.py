@@ -25,8 +25,9 @@ def rounds(state: SessionState) -> Waits:
     """
     extra = DRIVER_SECONDS if state.needs.gpus else 0.0
     state.clock.end_at += extra
+    listen = ListenTask(state.nonce, port_sweep.rendezvous_port(state))
     for node in state.present():
-        state.ask(node.node, ListenTask(state.nonce, port_sweep.rendezvous_port(state)), START_SECONDS)
+        state.ask(node.node, listen, START_SECONDS)
         start_local_checks(state, node.node)
         if state.orders.preflight.python:
             start_torch_worker(state, node.node)
