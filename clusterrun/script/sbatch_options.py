@@ -40,14 +40,21 @@ def passed(entries: Sequence[str], option: str) -> tuple[Option, ...]:
 
 def _by_setting(entries: Sequence[str], option: str) -> dict[str, Option]:
     by_setting: dict[str, Option] = {}
+    refusals: list[BadInput] = []
     for entry in entries:
-        key, value = _read_entry(entry, option)
+        try:
+            key, value = _read_entry(entry, option)
+        except BadInput as refusal:
+            refusals.append(refusal)
+            continue
         setting = _setting(key, option)
         separator = OPTIONS[key].joined if key in OPTIONS and option == "--sbatch" else ""
         before = by_setting.get(setting, (key, ""))[1]
         if _NO_MAIL in ((key, before), (key, value)):
             separator = ""
         by_setting[setting] = (key, f"{before}{separator}{value}" if separator and before else value)
+    if refusals:
+        raise BadInput.merged(refusals)
     return by_setting
 
 

@@ -82,6 +82,15 @@ def test_an_option_with_another_effect_is_refused_with_a_remedy(option: SbatchOp
     )
 
 
+def test_all_options_that_are_refused_are_reported_at_once_and_equal_remedies_once() -> None:
+    with pytest.raises(BadInput) as caught:
+        planned("output=a", "nodes=2", "error=b", "open-mode=append", "qos=long")
+    refused = ("output", "error", "open-mode", "nodes")
+    assert all(f"--sbatch {name} cannot be passed on" in caught.value.seen for name in refused)
+    assert str(caught.value).count(OPTIONS["output"].refused) == 1
+    assert OPTIONS["nodes"].refused in str(caught.value)
+
+
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
 def test_an_option_of_sbatch_that_is_typed_as_ours_gets_an_answer_that_holds(option: SbatchOption) -> None:
     """The remedy of a refusal is not refused in turn."""
