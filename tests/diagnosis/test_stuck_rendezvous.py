@@ -72,7 +72,20 @@ def test_ranks_that_look_for_rank_0_on_their_own_node_are_named_unless_all_look_
     result = verdict(*ranks)
     assert [(culprit.rank, culprit.node) for culprit in result.culprits] == wrong
     assert (result.verdict, "rank 0 is on n0" in result.message) == (Verdict.MISMATCH, True)
-    assert result.remedy.startswith("set MASTER_ADDR to n0")
+    assert result.remedy.startswith("leave MASTER_ADDR")
+
+
+@pytest.mark.parametrize("hosts", [("localhost",) * 4, ("n0", "n0", "n0", "n1")])
+def test_an_address_in_the_script_is_the_remedy_and_not_the_environment(hosts: tuple[str, ...]) -> None:
+    rendezvous = f"{LIBRARY}/torch/distributed/rendezvous.py"
+    looks = (f"{rendezvous}:199 _create_c10d_store", f"{rendezvous}:232 _tcp_rendezvous_handler", *MEETING)
+    ranks = [
+        changed(meets(number, f"{host}:{29500 + number}"), node=f"n{number // 2}", stack=looks)
+        for number, host in enumerate(hosts)
+    ]
+    remedy = verdict(*ranks).remedy
+    assert remedy.startswith("init_process_group at train.py:5 has an address of its own")
+    assert "name n0 " in remedy
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,11 @@ def _is_own(rank: RankSnapshot) -> bool:
 
 
 def _is_looking(rank: RankSnapshot) -> bool:
-    return any(function_of(frame) == "_create_c10d_store" for frame in rank.stacks.main)
+    return _is_in(rank, "_create_c10d_store")
+
+
+def _is_in(rank: RankSnapshot, function: str) -> bool:
+    return any(function_of(frame) == function for frame in rank.stacks.main)
 
 
 def _other_store(table: CallTable) -> list[Hypothesis]:
@@ -235,8 +239,20 @@ def explain_store_elsewhere(table: CallTable, blamed: Ranks, home: str, store: s
     sentence += f"and rank 0 is on {home}"
     if not blamed:
         sentence = f"all ranks look for rank 0 at {store}, and rank 0 is on {home}"
-    remedy = f"set MASTER_ADDR to {home} on all nodes, before srun starts the ranks"
-    return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
+    return blame(table, Verdict.MISMATCH, sentence, whys, _address_remedy(table), ())
+
+
+def _address_remedy(table: CallTable) -> str:
+    home = next((rank.node for rank in table.ranks if rank.rank == 0), "the node of rank 0")
+    owners = [rank.rank for rank in table.ranks if _is_in(rank, "_tcp_rendezvous_handler")]
+    if owners:
+        return (
+            f"init_process_group{at_place(table, *owners)} has an address of its own: leave init_method out,"
+            f" so that torch takes MASTER_ADDR and MASTER_PORT; or name {home} and one port in all ranks"
+        )
+    if table.by_stacks:
+        return f"set MASTER_ADDR to {home} and one MASTER_PORT on all nodes, before srun starts the ranks"
+    return "leave MASTER_ADDR and MASTER_PORT as they are: every rank is given the same"
 
 
 def explain_other_store(table: CallTable, blamed: Ranks, sides: Sequence[tuple[str, Ranks]]) -> Diagnosis:
@@ -253,7 +269,7 @@ def explain_other_store(table: CallTable, blamed: Ranks, sides: Sequence[tuple[s
         f"ranks wait for each other in init_process_group{at_place(table, *ranks_inside)} at different "
     )
     sentence += f"addresses: {listed}"
-    remedy = "leave MASTER_ADDR and MASTER_PORT as they are: every rank is given the same"
+    remedy = _address_remedy(table)
     if any(address.startswith("file:") for address, _ in sides):
         remedy = "give init_process_group no init_method, or every rank the same file on a shared file system"
     verdict = Verdict.MISMATCH if blamed else Verdict.UNDETERMINED
