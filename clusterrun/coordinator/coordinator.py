@@ -72,6 +72,7 @@ class Coordinator:
         self._all_silent_at: float | None = None
         self._signalled: dict[int, str] = {}
         self._is_batch_job = bool(orders.launch) and not orders.in_allocation
+        self._requeue = orders.survival.requeue
         self._membership = Membership(orders.allocated, timeouts, collaborators.names)
         python, job = str(orders.interpreter), (collaborators.job_id, collaborators.job_restarts)
         self._state_keeper = RunStateKeeper(orders.run_id, host, pid, timeouts, job, python)
@@ -287,9 +288,13 @@ class Coordinator:
         self._lifecycle.ask(now, wish)
 
     def on_supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
-        reason = "the first process of the batch step was killed, and with it the job"
+        reason = "the first process of the batch step was killed (scancel -b?), and with it the job"
+        # A run that may continue does so as after a lost node. Slurm calls any other one FAILED.
+        state = State.NODE_FAIL
+        if not self._requeue:
+            state, reason = State.FAILED, f"{reason}; --requeue continues such a run"
         self._lifecycle.termination.abandoned = True
-        self._lifecycle.ask(now, RunOutcome(State.NODE_FAIL, reason, contract.ExitCode.FAILED))
+        self._lifecycle.ask(now, RunOutcome(state, reason, contract.ExitCode.FAILED))
 
 
 # The handler of each event.

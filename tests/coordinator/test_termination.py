@@ -497,6 +497,10 @@ def test_the_run_continues_where_possible_if_the_batch_steps_first_process_is_ki
     tape.at(50.0, SupervisorGone())
     over(tape, 51.0, -15)
     assert tape.saved.state is State.NODE_FAIL
+    tape = training(Survival())
+    tape.at(50.0, SupervisorGone())
+    over(tape, 51.0, -15)
+    assert (tape.saved.state, "--requeue" in tape.saved.reason) == (State.FAILED, True)
 
 
 def test_a_coordinator_that_was_superseded_touches_no_job_that_waits() -> None:

@@ -37,7 +37,7 @@ IGNORES = "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.
 IGNORES += "sys.exit(subprocess.call(sys.argv[1:]))"
 """A program that leaves SIGTERM to the programs below it."""
 ENDS = 300.0
-NODES = 20
+NODES = 22
 # A shell that ends when a signal interrupts its ``wait``, while its program saves.
 TRAPS = ("bash", "-c", "trap 'kill -TERM $!' USR1; \"$@\" & wait", "bash")
 # A rank without a handler, and one that lets Slurm queue its job again, once.
@@ -125,6 +125,8 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     runs.ours("no-handler", below=NO_HANDLER)
     runs.plain("plain-stopped")
     runs.ours("stopped", seconds=0)
+    runs.plain("plain-killed")
+    runs.ours("killed")
     until(lambda: all("up" in runs.printed(case) for case in runs.jobs), 180)
 
     for case in ("plain-stopped", "stopped"):
@@ -133,6 +135,8 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     runs.ours("requeues", below=REQUEUES)
     for case in ("plain-cancelled", "our-cancelled", "cut"):
         runs.scancel(case)
+    for case in ("plain-killed", "killed"):
+        runs.scancel(case, "-b")
     # A signal to the steps ends a rank without a handler.
     for case in ("plain-no-handler", "no-handler"):
         runs.scancel(case, "-s", "USR1")
@@ -167,7 +171,9 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     until(lambda: runs.state("signalled")[0] == "COMPLETED", 60)
     until(lambda: runs.state("no-handler")[0] == "FAILED", 60)
     assert "SIGUSR1" in runs.state("no-handler")[1]
-    until(lambda: "JobState=FAILED" in runs.shown("plain-no-handler"), 60)
+    for case in ("plain-no-handler", "plain-killed"):
+        until(lambda case=case: "JobState=FAILED" in runs.shown(case), 60)
+    until(lambda: runs.state("killed")[0] == "FAILED", 60)
     until(lambda: runs.printed("plain-requeues") == ["saved"] == runs.printed("requeues", 1), 120)
     until(lambda: runs.state("requeues")[0] == "COMPLETED", 60)
     until(lambda: runs.state("our-limit")[0] == "TIMEOUT", 60)
