@@ -19,7 +19,7 @@ from clusterrun.operations.run_files import recorded
 from clusterrun.runs.store import FORGOTTEN
 from clusterrun.slurm.queries import JobRow
 from clusterrun.slurm_text import job_states
-from clusterrun.slurm_text.reasons import explain
+from clusterrun.slurm_text.reasons import SEE_NODES, explain
 
 STALE_SECONDS = 3 * contract.STATE_SECONDS
 # Seconds without an answer after which a submission counts as lost. The search for its job is far shorter.
@@ -162,7 +162,7 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
         never = evidence.answered and explain(row.reason).never
         why = _why_queued(row, state, evidence.now)
         if evidence.node_reason:
-            why = why.replace("see sinfo -R", f"sinfo -R: {evidence.node_reason}")
+            why = why.replace(SEE_NODES, f"sinfo -R: {evidence.node_reason}")
         if never and evidence.before:
             why = f"{WILL_NEVER}: {evidence.before}"
         elif state is None and evidence.waits_for:

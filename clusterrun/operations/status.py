@@ -13,7 +13,7 @@ from clusterrun.model.errors import ClusterrunError, NoSuchRun, SchedulerError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.phrases import some_of
-from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.operations.job_matching import Jobs, MatchedJob
@@ -32,6 +32,7 @@ from clusterrun.runs.store import Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
 from clusterrun.slurm.job_cache import SharedJobs
 from clusterrun.slurm.queries import JobRow
+from clusterrun.slurm_text.reasons import SEE_NODES, explain
 from clusterrun.system import Clock, notice_if_slow
 
 SPEAK_AFTER = 2.0
@@ -64,6 +65,7 @@ class StatusQuery:
         self._store, self._client, self._jobs = store, client, jobs
         self._clock, self._tell, self._other_cluster = clock, tell, other_cluster
         self.notices: list[str] = []
+        self._node_reasons: dict[tuple[str, str], str] = {}  # by nodes and partition, of one answer
 
     def statuses(
         self,
@@ -79,6 +81,7 @@ class StatusQuery:
         old, but not from before ``since``. A run that does not exist is skipped if ``skip_missing`` is true.
         Otherwise it raises ``NoSuchRun``.
         """
+        self._node_reasons.clear()
         cases: list[RunFiles | RunStatus] = []
         for run_id in ids:
             try:
@@ -197,7 +200,7 @@ class StatusQuery:
                 script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
                 waits_for=self._waits_for(record) if row and row.reason == "Dependency" else "",
-                node_reason=self._node_reason(files.state, row) if row and reply.answered else "",
+                node_reason=self._node_reason(files, row) if row and reply.answered else "",
                 damaged=bool(files.damage),
                 message=self._store.orphan_report(record.run_id) if row and silent else None,
             )
@@ -214,14 +217,20 @@ class StatusQuery:
         self._note(status, files, row is None or row.state.ended or record.in_allocation, reply, now)
         return status
 
-    def _node_reason(self, state: RunState | None, row: JobRow) -> str:
+    def _node_reason(self, files: RunFiles, row: JobRow) -> str:
         """Return Slurm's reason why nodes left an ended job, or cannot take a waiting one; '' if unknown."""
-        nodes = ""
-        if row.state is State.PENDING:
+        nodes, state, partition = "", files.state, files.record.spec.partition
+        if row.state is State.PENDING and explain(row.reason).remedy == SEE_NODES:
             nodes = row.reason.partition("UnavailableNodes:")[2]
         elif row.state.ended and state is not None and state.state is State.NODE_FAIL:
             nodes = fold(removed_nodes(state, row))
-        return self._client().node_reasons(nodes) if nodes else ""
+            if not nodes:
+                return ""
+        else:
+            return ""
+        if (nodes, partition) not in self._node_reasons:
+            self._node_reasons[nodes, partition] = self._client().node_reasons(nodes, partition)
+        return self._node_reasons[nodes, partition]
 
     def _before(self, record: RunRecord) -> str:
         """Return which run before ``record`` did not complete, and how it ended; '' if there is none."""

@@ -42,6 +42,7 @@ from clusterrun.script.script_texts import job_number_notices, lightning_notices
 from clusterrun.slurm import node_calendar, partition_limits, submit_once
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
+from clusterrun.slurm_text.reasons import SEE_NODES
 from clusterrun.system import RealClock
 
 # Names in the run directory, each with its content.
@@ -289,7 +290,9 @@ def _waits(spec: JobSpec, context: Context, partitions: Sequence[PartitionOffer]
         return (
             f"this job waits for {fold(away_nodes)}: Slurm's controller has not heard of them since its start"
         )
-    return f"this job waits for {fold(away_nodes)}: down, drained or reserved; see sinfo -R"
+    reasons = context.client().node_reasons(fold(away_nodes))
+    why = f"sinfo -R: {reasons}" if reasons else SEE_NODES
+    return f"this job waits for {fold(away_nodes)}: down, drained or reserved; {why}"
 
 
 def _site(spec: JobSpec, context: Context) -> MachineFacts:

@@ -16,6 +16,7 @@ from clusterrun.model.contract import KILL_WAIT_SECONDS
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
+from clusterrun.model.phrases import some_of
 from clusterrun.slurm import queries, sbatch_errors
 from clusterrun.slurm.queries import GpuRow, JobRow, NodeRow, PartitionOffer, QueueRow, ReservationRow
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
@@ -378,11 +379,16 @@ class SlurmClient:
             raise SchedulerError(f"sacct failed: {sbatch_errors.words(completed.err)}", "see man sacct")
         return queries.read_finished(completed.out, mark)
 
-    def node_reasons(self, nodes: str) -> str:
-        """Return why nodes are down or drained, as Slurm or an administrator noted it; '' if unknown."""
-        argv = ("sinfo", "--noheader", "--list-reasons", f"--nodes={nodes}", "--format=%E")
+    def node_reasons(self, nodes: str, partition: str = "") -> str:
+        """Return why nodes are down or drained, as Slurm or an administrator noted it; '' if unknown.
+
+        Without ``nodes`` it names those of the partition, or of all partitions.
+        """
+        columns = "%E" if nodes else "%N: %E"
+        where = f"--nodes={nodes}" if nodes else f"--partition={partition}" if partition else "--all"
+        argv = ("sinfo", "--noheader", "--list-reasons", where, f"--format={columns}")
         try:
-            return "; ".join(dict.fromkeys(self._ask(argv).splitlines()))
+            return some_of(tuple(dict.fromkeys(self._ask(argv).splitlines())), 4)
         except SchedulerError:
             return ""
 

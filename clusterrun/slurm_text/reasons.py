@@ -19,6 +19,8 @@ class JobReason:
     held: bool = False
 
 
+# The remedy of reasons that concern nodes.
+SEE_NODES = "see sinfo -R"
 _ASK = "ask the site's staff"
 _NOT_LAUNCHED = "is held: it could not be started on a node, which sinfo -R lists if its prolog failed"
 _RELEASE = "scontrol release JOB releases it"
@@ -59,17 +61,15 @@ REASONS = (
     JobReason(
         "PartitionTimeLimit", "it asks for more time than the partition allows", "shorten --time", True
     ),
-    JobReason(
-        "ReqNodeNotAvail", "waits for nodes that are in use, down, drained or reserved", "see sinfo -R"
-    ),
+    JobReason("ReqNodeNotAvail", "waits for nodes that are in use, down, drained or reserved", SEE_NODES),
     JobReason(
         "ReqNodeNotAvail, Reserved for maintenance", "waits: maintenance of its nodes is planned", _SHORTER
     ),
     JobReason(
         "ReqNodeNotAvail, May be reserved for other job", "waits: its nodes are reserved for others", _SHORTER
     ),
-    JobReason("Nodes required for job are DOWN", "waits for nodes that are down or taken", "see sinfo -R"),
-    JobReason("NodeDown", "a node it needs is down", "see sinfo -R"),
+    JobReason("Nodes required for job are DOWN", "waits for nodes that are down or taken", SEE_NODES),
+    JobReason("NodeDown", "a node it needs is down", SEE_NODES),
     JobReason(
         "BadConstraints",
         "it asks for what no node has",

@@ -298,9 +298,12 @@ def test_a_job_that_waits_for_a_drained_node_is_reported(on_slurm: Site) -> None
     on_slurm.lab.fault("drain", "n0002", reason="fan")
     try:
         dry = on_slurm.run("submit", "--gpus", "8", "--nodelist", "n0002", "--dry-run", "tell.py")
+        waiting = on_slurm.submit("--nodes", "4", "tell.py")["run_id"]
+        until(lambda: "n0002: fan" in on_slurm.status(waiting)["reason"], 30)
+        on_slurm.run("cancel", waiting)
     finally:
         on_slurm.lab.heal()
-    message = "this job waits for n0002: down, drained or reserved; see sinfo -R"
+    message = "this job waits for n0002: down, drained or reserved; sinfo -R: fan"
     assert (dry.code, message in dry.err, "could not start" in dry.err) == (0, True, False), dry.err
 
 

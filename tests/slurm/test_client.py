@@ -428,6 +428,14 @@ def test_node_reasons_are_those_of_slurm(answer: tuple[int, str, str], reason: s
     assert "--nodes=n[1-2]" in programs.asked[0]
 
 
+@pytest.mark.parametrize(("partition", "option"), [("long", "--partition=long"), ("", "--all")])
+def test_reasons_without_nodes_name_them(partition: str, option: str) -> None:
+    programs = StandInPrograms((0, "n[1-2]: bad GPU\nn7: memory\n", ""))
+    reasons = SlurmClient({}, programs, PushedClock()).node_reasons("", partition)
+    assert reasons == "n[1-2]: bad GPU, n7: memory"
+    assert option in programs.asked[0]
+
+
 @pytest.mark.parametrize(
     ("text", "displayed", "seconds"),
     [
