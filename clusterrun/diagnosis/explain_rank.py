@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from clusterrun.diagnosis.calls import STOPPED
 from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
 from clusterrun.diagnosis.stacks import (
+    ENDED_PYTHON,
     Doing,
     frame_of_worker,
     hands_over_queue,
@@ -27,6 +28,9 @@ from clusterrun.model.frozen import frozen
 MOST_THREADS = 2
 _FINDER = "<frozen importlib"
 STEP_REMEDY = "the run holds the resources of its job: start that srun with --overlap, or submit its command"
+LOOP_REMEDY = (
+    "what should make that condition false? give the loop a limit, and let it print what it waits for"
+)
 WAIT_REMEDY = "what does that line wait for: a file, a lock, another process, the network?"
 
 # Beginnings of the names of kernel functions, and what a thread that sleeps in one waits for.
@@ -130,6 +134,9 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         held = f"; it is{where}" if code.frame else ""
         why = f"its script has ended, and its process has not{held}{_others(rank)}"
         remedy = "a thread that is no daemon, or an atexit function, holds it: end it before the script ends"
+        if rank.stacks.main == (ENDED_PYTHON,):
+            why += ": it waits in a library's exit function, as MPI_Finalize, which waits for all ranks"
+            remedy = "did its script fail? its output says more. python -m mpi4py SCRIPT ends all ranks then"
         return Reason(why, remedy)
     if rank.call.name == "store":
         name = rank.call.key or rank.call.key_source
@@ -208,9 +215,7 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         return _of_threads(rank, where, below)
     remedy = _FORK_REMEDY if lacks_thread else WAIT_REMEDY
     if loop and waits.endswith(loop):
-        remedy = (
-            "what should make that condition false? give the loop a limit, and let it print what it waits for"
-        )
+        remedy = LOOP_REMEDY
     return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", remedy, lacks_thread)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from clusterrun.diagnosis.calls import PATIENCE, STOPPED, of_snapshot
 from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import CROWDED, JobSnapshot, ProcessSample, RankSnapshot
+from clusterrun.diagnosis.explain_rank import LOOP_REMEDY
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.rules import absent_rank
 from clusterrun.diagnosis.stacks import (
@@ -27,6 +28,7 @@ from clusterrun.diagnosis.stacks import (
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.phrases import count_of, some_of
 
 MOST = 8
@@ -343,23 +345,34 @@ def _not_enough_seen(diagnosis: Diagnosis, ranks: Sequence[RankSnapshot], second
     is_moving = any(rank.moved or rank.counts for rank in ranks)
     if is_moving or seconds < WHOLE_LOOK or (works and len(ranks) == 1):
         return diagnosis
-    message = f"not enough seen: for {seconds:.0f} s each look found the ranks in the same lines"
-    does = "poll there, or pause between steps"
+    lines = {rank.location.line for rank in ranks}
+    where = f"at {lines.pop()}" if len(lines) == 1 else "in the same lines"
+    verdict, remedy = Verdict.UNDETERMINED, "does their output grow? If not, what do these lines wait for?"
+    message = f"not enough seen: for {seconds:.0f} s each look found all {len(ranks)} ranks {where}"
     if works:
-        does = "compute there, or wait in a busy loop, as MPI does"
-    message += f", outside of collectives: they {does}"
+        message += ", outside of collectives: they compute there, or wait in a busy loop, as MPI does"
+    elif all(rank.stacks.loop for rank in ranks):
+        verdict, remedy = Verdict.WAITING, LOOP_REMEDY
+        message = f"all {len(ranks)} ranks have waited for {seconds:.0f} s in a loop {where}, "
+        message += "and its condition stays true"
+    else:
+        message += ", outside of collectives: they poll there, or pause between steps"
     places = {}
     for rank in ranks:
         loop = f", while {rank.stacks.loop}" if rank.stacks.loop else ""
         places[rank.rank] = rank.location.line + loop
     sides = RankVote(places).sides[:MOST]
-    lines = [f"{ranks_in_words(members)} at {line}" for line, members in sides if line]
+    nodes = {rank.rank: rank.node for rank in ranks}
+    evidence = list(diagnosis.evidence)
+    for place, members in sides:
+        folded_nodes = fold(sorted({nodes[member] for member in members}))
+        evidence += [f"{ranks_in_words(members)} on {folded_nodes} at {place}"] * bool(place)
     return replace(
         diagnosis,
-        verdict=Verdict.UNDETERMINED,
+        verdict=verdict,
         message=message,
-        evidence=(*diagnosis.evidence, *lines),
-        remedy="does their output grow? If not, what do these lines wait for?",
+        evidence=tuple(evidence),
+        remedy=remedy,
     )
 
 

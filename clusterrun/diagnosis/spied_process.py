@@ -75,6 +75,9 @@ class SpiedProcess:
     # numbers and texts among the variables of the user's innermost frame
     values: tuple[tuple[str, str | int], ...] = ()
     errors: tuple[tuple[str, str], ...] = ()  # a frame, and the kind of an error that a variable of it holds
+    # the library function that the script called, and the place of the process group among its arguments; -1:
+    # it takes none
+    takes_group: tuple[str, int] = ("", -1)
 
 
 def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> SpiedProcess:
@@ -117,6 +120,7 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
             connects=_connects(frames),
             values=_values(frames),
             errors=_errors(frames),
+            takes_group=_takes_group(frames),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return SpiedProcess()
@@ -241,10 +245,23 @@ def _call(frames: Sequence[Mapping[str, Any]]) -> MainCall:
 
 def _passes_no_group(frames: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the script called a library without a group. The library passes the default one on."""
-    inner = itertools.takewhile(lambda frame: is_library(_stack([frame])[0]), frames)
-    values = map(_local_values, inner)
+    values = map(_local_values, _library_frames(frames))
     groups = [local[name] for local in values for name in _GROUP_VARIABLES if name in local]
     return groups[-1:] == ["None"]
+
+
+def _library_frames(frames: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return list(itertools.takewhile(lambda frame: is_library(_stack([frame])[0]), frames))
+
+
+def _takes_group(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
+    for frame in _library_frames(frames)[-1:]:
+        local_values = frame.get("locals") or ()
+        names = [local["name"] for local in local_values if local.get("arg") and local["name"] != "self"]
+        places = [place for place, name in enumerate(names) if name in _GROUP_VARIABLES]
+        if places:
+            return str(frame["name"]).rpartition(".")[2], places[0]
+    return "", -1
 
 
 def _request(frames: Sequence[Mapping[str, Any]]) -> GroupRequest:

@@ -22,6 +22,8 @@ IMPORT_FRAMES = 12
 
 _THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+# The frame of a process that still runs after its interpreter has ended.
+ENDED_PYTHON = "<exit>:0 Py_Finalize"
 # The outermost frame of a main thread until its script has ended.
 _SCRIPT = (" <module>", " _run_module_as_main")
 _LIBRARY = re.compile(
@@ -48,6 +50,7 @@ _NOT_WAITING = ("/torch/distributed/elastic/", "/torch/distributed/fsdp/", "/tor
 # Native functions in which a thread waits for other ranks, and those in which it waits for its GPU. A GPU
 # that waits in a collective looks the same from outside.
 _NATIVE_WAITS = re.compile(r"c10d::|gloo::|\bnccl[A-Z]|\bP?MPI_[A-Z]|\b(?:ompi|opal|ucp|ucs)_")
+_MPI = re.compile(r"\bP?(MPI_[A-Z]\w+)")
 _NATIVE_REDUCER = "c10d::Reducer"
 _NATIVE_STORE = re.compile(r"c10d::(?:TCPStore|PrefixStore|FileStore|HashStore|Store|detail::TCPClient)\b")
 _NATIVE_GPU = re.compile(r"\b(?:cuda|cu|hip)(?:Stream|Device|Event|Ctx)Synchronize|\b(?:cuda|hip)Memcpy")
@@ -105,7 +108,7 @@ def location(stack: tuple[str, ...], native: tuple[str, ...] = ()) -> StackLocat
     if place.doing is not Doing.USER or not native:
         return place
     if any(_NATIVE_WAITS.search(function) for function in native):
-        operation = SOME_WAIT
+        operation = next((match[1] for match in map(_MPI.search, native) if match), SOME_WAIT)
         if any(_NATIVE_REDUCER in function for function in native):
             operation = BACKWARD
         elif any(_NATIVE_STORE.search(function) for function in native):

@@ -23,6 +23,7 @@ from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnaps
 from clusterrun.diagnosis.job_looks import NO_PYTHON, NOT_INSTALLED, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
 from clusterrun.diagnosis.stacks import (
+    ENDED_PYTHON,
     STORE_WAIT,
     TOGETHER,
     Doing,
@@ -51,7 +52,14 @@ from clusterrun.monitor.job_processes import (
 )
 from clusterrun.monitor.process_sample import awaited_peer, read_sample, used
 from clusterrun.monitor.sampling import count, use_between
-from clusterrun.monitor.script_lines import loop_around, open_block, parsed, store_call
+from clusterrun.monitor.script_lines import (
+    loop_around,
+    mpi_call,
+    open_block,
+    parsed,
+    passes_no_group,
+    store_call,
+)
 from clusterrun.monitor.torch_dumps import servers_of, stacks_of_servers, with_flight_records
 from clusterrun.rank_hooks.clusterrun_witness import THREAD_WAITS
 
@@ -92,6 +100,8 @@ _SCOPES = {
 _DENIED = ("permission denied", "operation not permitted")
 # py-spy's message about a program that is not Python, as the shell that will start torchrun.
 _NO_PYTHON = "Failed to find python version"
+# py-spy's message about a process whose interpreter has ended, and has not yet begun.
+_NO_INTERPRETER = "Failed to find a python interpreter"
 # py-spy's message if it may not stop a process, and the value of Seccomp in /proc/PID/status with a filter.
 _NO_TRACES, _FILTERED = "Failed to get stack traces", "2"
 
@@ -216,6 +226,8 @@ class JobLooker:
             self._note(pid, NOT_INSTALLED)
             return SpiedProcess()
         text, problem = spy_dump(program, pid, options, seconds)
+        if _NO_INTERPRETER in problem and _loads(pid, b"-packages/"):
+            return SpiedProcess(main=(ENDED_PYTHON,))
         if problem and proc.find_alive(pid):
             self._note(pid, refusal(pid) if is_denied(problem, pid) else f"py-spy: {problem}")
         return read_spied(text, thread_numbers(pid)) if text else SpiedProcess()
@@ -270,7 +282,7 @@ class JobLooker:
         seconds: float,
     ) -> SeenRank:
         pid, (first, last) = rank.pid, stacks
-        if not after.state:
+        if not after.state or not (last.main or proc.find_alive(pid)):
             return SeenRank(rank.name, RankSnapshot(rank.name.rank, self._node, ProcessSample(pid, "")))
         idle = -1.0
         if after.ran_at >= 0:
@@ -296,18 +308,24 @@ class JobLooker:
             request = replace(request, store=rank.name.address)
         thread_waits: tuple[ThreadWait, ...] = ()
         place, call, block, loop = location(last.main, last.native), last.call, "", ""
+        tree = ast.Module([], [])
+        if place.frame and place.doing in (Doing.USER, Doing.COLLECTIVE):
+            tree = within_limit(lambda: parsed(pid, place.frame), tree)
+        if place.doing is Doing.USER and place.frame == last.main[0] and _loads(pid, b"/mpi4py/"):
+            last = replace(last, native=last.native or mpi_call(tree, place.frame))
+            place = location(last.main, last.native)
         if last.connects:
             thread_waits = (ThreadWait("connect", place.frame, last.connects),)
         elif place.doing is Doing.USER and (peer := awaited_peer(last.thread or pid, self._tcp)):
             thread_waits = (ThreadWait("read", place.frame, peer),)
         elif place.doing is Doing.USER and (kind := _thread_wait(last.main)):
             thread_waits = (ThreadWait(kind, place.frame),)
-        if place.frame and (place.operation == STORE_WAIT or place.doing is Doing.USER):
-            tree = within_limit(lambda: parsed(pid, place.frame), ast.Module([], []))
-            if place.doing is Doing.USER:
-                loop = loop_around(tree, place.frame, dict(last.values))
-            else:
-                call = store_call(tree, place.frame, dict(last.values))
+        if place.frame and place.doing is Doing.USER:
+            loop = loop_around(tree, place.frame, dict(last.values))
+        elif place.frame and place.operation == STORE_WAIT:
+            call = store_call(tree, place.frame, dict(last.values))
+        elif last.takes_group[0] and passes_no_group(tree, place.frame, *last.takes_group):
+            call = replace(call, is_of_all=True)
         if place.doing in TOGETHER:
             block = within_limit(lambda: open_block(pid, last), "")
         waits = location(first.main).doing in TOGETHER
@@ -481,8 +499,12 @@ def output(pid: int) -> tuple[int, float]:
 
 def loads_torch(pid: int) -> bool:
     """Return whether a process has loaded torch's library."""
-    maps = within_limit(lambda: proc.content(f"/proc/{pid}/maps"), b"")
-    return b"libtorch" in maps
+    return _loads(pid, b"libtorch")
+
+
+def _loads(pid: int, part: bytes) -> bool:
+    """Return whether a process has loaded a library with ``part`` in its path."""
+    return part in within_limit(lambda: proc.content(f"/proc/{pid}/maps"), b"")
 
 
 def is_denied(problem: str, pid: int) -> bool:

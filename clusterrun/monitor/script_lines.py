@@ -25,6 +25,11 @@ from clusterrun.rank_hooks.clusterrun_script_source import (
 MOST_SOURCE = 2 << 20
 MOST_SETS = 4
 _EXITS = ("__exit__", "__aexit__")
+# The methods of mpi4py that wait for other ranks. Those of objects and those of buffers differ in case only.
+_MPI_WAITS = re.compile(
+    r"(?i)barrier|bcast|(?:all)?gatherv?|scatterv?|alltoall[vw]?|(?:all)?reduce(?:_scatter)?|(?:ex)?scan"
+    r"|[sr]?send|m?recv|sendrecv|m?probe|wait(?:all|any|some)?"
+)
 
 
 def parsed(pid: int, frame: str) -> ast.Module:
@@ -67,6 +72,33 @@ def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> s
     names = re.findall(r"(?<![.\w])[A-Za-z_]\w*", condition)
     assignments = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(names) if name in values)
     return f"{condition} ({assignments[:MOST_OF_A_KEY]})" if assignments else condition
+
+
+def _calls(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:
+    """Return the calls in the line of a frame, with the names of their functions."""
+    number = int(line_of(frame).rpartition(":")[2])
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [
+        (ast.unparse(call.func).rpartition(".")[2], call)
+        for call in calls
+        if call.lineno <= number <= (call.end_lineno or 0)
+    ]
+
+
+def mpi_call(tree: ast.Module, frame: str) -> tuple[str, ...]:
+    """Return the function of MPI that the line of a frame calls by mpi4py; () if it is not the only one."""
+    names = [name for name, _ in _calls(tree, frame) if _MPI_WAITS.fullmatch(name)]
+    return (f"MPI_{names[0].capitalize()}",) if len(names) == 1 else ()
+
+
+def passes_no_group(tree: ast.Module, frame: str, function: str, place: int) -> bool:
+    """Return whether a frame calls ``function`` without argument number ``place``, a process group."""
+    calls = [call for name, call in _calls(tree, frame) if name == function]
+    return len(calls) == 1 and not (
+        len(calls[0].args) > place
+        or any(isinstance(argument, ast.Starred) for argument in calls[0].args)
+        or any(keyword.arg is None or "group" in keyword.arg for keyword in calls[0].keywords)
+    )
 
 
 def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> MainCall:

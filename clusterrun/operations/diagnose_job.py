@@ -12,6 +12,7 @@ from clusterrun.atomic_file import write_whole
 from clusterrun.diagnosis.decide import Judgement
 from clusterrun.diagnosis.job_looks import JobLook
 from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
+from clusterrun.diagnosis.stacks import script_has_ended
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
@@ -67,6 +68,10 @@ def diagnose_job(
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, growth))
     if diagnosis.verdict is not Verdict.NOTHING and (failure := failure_in_output(context, job)):
         evidence = (f"{job.output} tells of a failure: {failure}", *diagnosis.evidence)
+        if looker.all_run:
+            # The process that printed it goes on.
+            error = failure.rpartition(" failed first: ")[2]
+            evidence = (*diagnosis.evidence, f"{job.output} shows an error that ended no rank: {error}")
         diagnosis = replace(diagnosis, evidence=evidence)
 
     # The commands of a diagnosis name no run: name the job in them, and the file of its output.
@@ -112,12 +117,16 @@ class LookStep:
         self._context, self._job, self._nodes, self._user = context, job, nodes, user
         self._program = program_for_nodes(context)
         self._spy = spy_folder(context, is_shared=user in ("", user_name()))
+        self.all_run = False  # the scripts of all ranks ran at the newest look
 
     def judge(self, seconds: float, limit: float, history: JobHistory) -> Judgement:
         """Look for ``seconds`` and judge. Raise ``ClusterrunError`` if no node answers."""
         looks, mute = self.look(seconds, limit)
         _, changed_at = _output(self._job)
         quiet = self._context.clock.now() - changed_at if changed_at else math.inf
+        ranks = [rank for world in worlds_of(looks, not mute) for rank in world.ranks]
+        running = [rank for rank in ranks if rank.state and not script_has_ended(rank.stacks.main)]
+        self.all_run = len(running) == len(ranks) > 0
         return diagnose_looks(looks, mute, history, quiet)
 
     def look(self, seconds: float, limit: float) -> tuple[list[JobLook], list[tuple[str, str]]]:

@@ -18,7 +18,7 @@ from clusterrun.diagnosis.evidence import (
 )
 from clusterrun.diagnosis.job_looks import NO_PYTHON, JobLook, RankName, SeenLauncher, SeenRank
 from clusterrun.diagnosis.job_worlds import RAS_IS_NOT_ASKED, JobHistory, JobWorld, diagnose_looks, worlds_of
-from clusterrun.diagnosis.stacks import Doing, ThreadPlace, reads_of_process
+from clusterrun.diagnosis.stacks import ENDED_PYTHON, Doing, ThreadPlace, reads_of_process
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LIBRARY, LOOP, MEETING, NOW, RECV
@@ -561,6 +561,17 @@ def test_a_rank_that_polls_after_the_end_of_its_script_is_named_by_the_second_lo
     assert "its script has ended, and its process has not" in diagnosis.message
 
 
+def test_a_rank_whose_python_has_ended_is_named_if_others_wait_in_mpi() -> None:
+    history = JobHistory()
+    for clock in (NOW, NOW + 60):
+        waits = sampled(0, stack=LOOP, native=("MPI_Bcast",), state="R", busy=1.0, idle=0.0, size=2)
+        ended = sampled(1, stack=(ENDED_PYTHON,), busy=0.1, idle=0.0, size=2)
+        ranks = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in (waits, ended)]
+        diagnosis = diagnose_looks(looks(*ranks), (), history).diagnosis
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(1, "n0")])
+    assert "MPI_Bcast" in diagnosis.message
+
+
 # --- different calls ---
 
 
@@ -961,5 +972,5 @@ def test_the_condition_of_a_loop_in_which_all_ranks_wait_is_shown() -> None:
             stacks = replace(rank.snapshot.stacks, loop="not path.exists()")
             later.append(replace(rank, snapshot=replace(rank.snapshot, clock=clock, stacks=stacks)))
         diagnosis = diagnose_looks(looks(*later), (), history).diagnosis
-    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
-    assert "ranks 0-1 at train.py:33 (work), while not path.exists()" in diagnosis.evidence
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.WAITING, ())
+    assert "ranks 0-1 on n0 at train.py:33 (work), while not path.exists()" in diagnosis.evidence

@@ -154,6 +154,15 @@ def test_a_call_is_of_all_ranks_if_a_library_that_passes_the_group_was_given_non
     assert {stacks.call.is_of_all for stacks in (lightning, torchmetrics, ddp)} == {is_of_all}
 
 
+def test_the_place_of_the_group_among_the_arguments_of_a_library_is_read() -> None:
+    method = frame(
+        "Net.all_gather", f"{LIBRARY}/lightning/module.py", 694, self="<Net>", data="1", group="<>"
+    )
+    assert spied(method, STEP).takes_group == ("all_gather", 1)
+    assert spied(frame("fit", f"{LIBRARY}/lightning/module.py", 9), method, STEP).takes_group[1] == 1
+    assert spied(method, frame("fit", f"{LIBRARY}/lightning/module.py", 9), STEP).takes_group == ("", -1)
+
+
 def test_a_rank_that_makes_the_group_shows_world_rank_and_store() -> None:
     rendezvous = f"{TORCH}/distributed/rendezvous.py"
     stacks = spied(
@@ -200,7 +209,7 @@ LINE = ("/home/me/train.py:9 step",)
         (("pthread_cond_wait", "c10d::Work::wait", "c10d::Reducer::finalize_backward"), BACKWARD),
         (("poll", "c10d::TCPStore::doWait", "c10d::TCPStore::wait"), STORE_WAIT),
         (("gloo::transport::tcp::UnboundBuffer::waitSend",), "a collective"),
-        (("opal_progress", "PMPI_Allreduce"), "a collective"),
+        (("opal_progress", "PMPI_Allreduce"), "MPI_Allreduce"),
         # An H200 with torch 2.11.0+cu130: ``item()``, ``torch.cuda.synchronize()`` and ``cpu()``.
         (("clock_gettime", "cuStreamSynchronize", "cudaStreamSynchronize", "at::native::item"), GPU_WAIT),
         (("cuCtxSynchronize_v2", "cudaDeviceSynchronize", "c10::cuda::device_synchronize"), GPU_WAIT),

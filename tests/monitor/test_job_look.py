@@ -17,7 +17,7 @@ import pytest
 from clusterrun import proc
 from clusterrun.diagnosis.job_looks import NOT_INSTALLED, JobLook
 from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
-from clusterrun.diagnosis.stacks import Doing
+from clusterrun.diagnosis.stacks import ENDED_PYTHON, Doing
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.document import decode
 from clusterrun.monitor import job_look
@@ -103,6 +103,21 @@ with socket.create_connection(server.getsockname()) as peer:
         peer.makefile("rb").read(1)
     step()
 """
+
+
+ENDS = """
+import ctypes, psutil
+libc = ctypes.CDLL(None)
+ctypes.pythonapi.Py_AtExit(ctypes.cast(libc.pause, ctypes.c_void_p))
+open("up", "w").close()
+"""
+
+
+@pytest.mark.parametrize("script", [ENDS])
+@pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
+def test_a_process_that_runs_on_after_the_end_of_its_interpreter_is_seen(waits: int) -> None:
+    (rank,) = look().ranks
+    assert rank.snapshot.stacks.main == (ENDED_PYTHON,)
 
 
 @pytest.mark.parametrize("script", [READS % "None", READS % "600"])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from clusterrun import system
-from clusterrun.diagnosis.job_looks import JobLook
+from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot
+from clusterrun.diagnosis.job_looks import JobLook, RankName, SeenRank
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
@@ -235,6 +236,22 @@ def test_a_failure_in_the_output_of_a_job_that_hangs_is_evidence(
     monkeypatch.setattr(system, "run", lambda *arguments, **options: answer)
     diagnosis = diagnosing.diagnose_job(context(tmp_path), job, 40.0)
     assert "ValueError: no label, at fit.py:9" in diagnosis.evidence[0]
+
+
+def test_an_error_in_the_output_of_a_job_whose_ranks_all_run_is_the_last_evidence(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = replace(JOB, output=str(tmp_path / "slurm-7.out"), nodelist="n1")
+    (tmp_path / "slurm-7.out").write_text(
+        'Traceback (most recent call last):\n  File "plugins.py", line 9, in load\nImportError: no plugin\n'
+    )
+    process = ProcessSample(8, "T", seconds=1.0, idle=60.0)
+    snapshot = RankSnapshot(0, "n1", process, PythonStacks(("/me/fit.py:9 <module>",)))
+    look = JobLook("n1", 1.0, (SeenRank(RankName("RANK", 0, 1), snapshot),), processes=4)
+    answer = system.Completed(("srun",), 0, "\n".join(lines_of("n1", look)), "", 1.0)
+    monkeypatch.setattr(system, "run", lambda *arguments, **options: answer)
+    evidence = diagnosing.diagnose_job(context(tmp_path), job, 40.0).evidence
+    assert "failed first" not in str(evidence) and "ImportError: no plugin" in evidence[-1]
 
 
 def test_an_output_that_grows_during_the_looks_is_evidence(
