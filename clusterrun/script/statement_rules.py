@@ -57,7 +57,7 @@ _IS_NEUTRAL = "it may belong before COMMAND or behind it: give it as a --setup l
 IS_OF_LATER = "a later statement reads it that is not in the line"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
 IS_LATER_RUN = "it runs after the ranks: submit it as a run of its own with --after RUN"
-IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks: clusterrun help signals"
+IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks that handle it: clusterrun help signals"
 _IS_TRAP_OF_END = (
     "the script's own shell runs it at its end: do it in the training script, or after clusterrun wait"
 )

@@ -30,7 +30,15 @@ from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.interpreter_calls import interpreter_call
 from clusterrun.script.launch_commands import ACTIVATORS, LaunchCommand, launch_in
 from clusterrun.script.quoting import evaluated_text, plain_text
-from clusterrun.script.shell_source import PRINTS, Command, Constant, ShellSource, Statement, is_launcher_text
+from clusterrun.script.shell_source import (
+    PRINTS,
+    Body,
+    Command,
+    Constant,
+    ShellSource,
+    Statement,
+    is_launcher_text,
+)
 from clusterrun.script.statement_rules import (
     ALLEXPORT,
     IS_BEHIND,
@@ -38,6 +46,7 @@ from clusterrun.script.statement_rules import (
     IS_LATER_RUN,
     IS_OF_LATER,
     IS_OPTION,
+    IS_TRAP_OF_SIGNAL,
     QUEUES_JOB,
     READS_RESULT,
     RENDEZVOUS,
@@ -128,6 +137,12 @@ def read_before(
     first_unsure = min((part.line for part in (*unsure, *(branches if is_open else ()))), default=math.inf)
     moves = (statement.line for statement in statements if re.match(r"(?:cd|pushd)\s", statement.text))
     first_move = min(moves, default=math.inf)
+    traps = "\n".join(
+        command.names[1]
+        for statement in statements
+        for command in statement.commands
+        if command.names[:1] == ("trap",) and reason_of_trap(command.names) == IS_TRAP_OF_SIGNAL
+    )
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
@@ -168,7 +183,8 @@ def read_before(
             read_by_setup |= reads
         own = [Part(statement.line, statement.text, outcome, reason)]
         own += [Part(reader.line, reader.text, outcome, reason) for reader in readers]
-        if facts.requeues and statement.kind == "function_definition":
+        is_handler = statement.kind == "function_definition" and calls(traps, statement)
+        if is_handler or facts.requeues or reason == IS_TRAP_OF_SIGNAL:
             parts += _parts_of_handler(scope, statement)
         fates.insert(0, (statement, own, lines))
         setup[:0] = lines
@@ -345,17 +361,24 @@ def _with_readers(statements: Sequence[Statement]) -> Iterator[tuple[Statement, 
         place = end
 
 
-def _parts_of_handler(scope: Scope, function: Statement) -> Iterator[Part]:
-    """Yield what a signal's handler does beside the requeue of the job."""
-    body = scope.source.functions.get(function_name(function))
-    source = ShellSource(body) if body else None
-    for statement in source.statements if source else ():
+_OF_HANDLER = (
+    "the handler of a signal runs it: do it in the training script (clusterrun help signals), or let a shell"
+    " start that: bash -c 'trap \"…\" SIGNAL; PROGRAM & wait $!; wait $!'"
+)
+
+
+def _parts_of_handler(scope: Scope, handler: Statement) -> Iterator[Part]:
+    """Yield what a signal's handler, a function or the text of a trap, does beside the requeue of the job."""
+    body = scope.source.functions.get(function_name(handler))
+    if handler.kind != "function_definition":
+        body = Body(handler.line, handler.commands[0].names[1])
+    for statement in ShellSource(body).statements if body else ():
         names = {command.program for command in statement.commands if command.names}
+        names -= set(scope.source.functions)
         # The ranks get the signal of the job, without a handler that passes it on.
         names -= {"scancel"} if _SENDS_SIGNAL.search(statement.text) else set()
         if not names <= {"scontrol", "exit", "wait", "kill", "sleep", "trap", "return", "true", ":", *PRINTS}:
-            reason = "the handler of a signal runs it: do it in the training script (clusterrun help signals)"
-            yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
+            yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, _OF_HANDLER)
 
 
 def _setup_lines(facts: Facts, functions: Collection[str], errexit: str, in_ranks: bool) -> list[str]:

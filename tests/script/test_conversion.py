@@ -1217,6 +1217,25 @@ def test_a_trap_behind_the_command_is_no_run_after_it() -> None:
     assert ["reaches the ranks" in part.reason for part in conversion.untranslated] == [True]
 
 
+@pytest.mark.parametrize(
+    ("handler", "line"),
+    [
+        ("stop() {\n  echo a\n  touch x/stop\n}\ntrap stop USR2", 3),
+        ("\n\n\ntrap 'touch x/stop; exit' USR2", 4),
+    ],
+)
+def test_the_commands_of_a_signals_handler_are_named(handler: str, line: int) -> None:
+    conversion = converted(f"{handler}\nsrun python fit.py &\nwait")
+    named = [part for part in conversion.untranslated if "the handler of a signal runs it" in part.reason]
+    (first,) = [part.line for part in conversion.parts if part.text.startswith(("stop", "trap"))][:1]
+    assert [(part.text, part.line) for part in named] == [("touch x/stop", first + (line == 3) * 2)]
+
+
+def test_a_handler_that_only_passes_a_signal_on_needs_no_advice() -> None:
+    conversion = converted("trap 'echo a; kill -USR1 $P; wait' USR1\nsrun python fit.py &\nP=$!\nwait $P")
+    assert len(conversion.untranslated) == 1
+
+
 def test_exec_of_an_interpreter_in_a_variable_is_the_command() -> None:
     conversion = converted('exec "${PYTHON:-python3}" fit.py --a 1')
     assert "fit.py" in " ".join(conversion.command + tuple(value for _, value in conversion.options))
