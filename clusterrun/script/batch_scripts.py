@@ -11,6 +11,7 @@ from enum import Enum
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import CONFIGURABLE
+from clusterrun.model.phrases import some_of
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
 from clusterrun.script.quoting import evaluated_text, plain_text
@@ -38,6 +39,8 @@ class Part:
 
 
 NO_COMMAND = "convert cannot tell which program trains: put it in the place of COMMAND"
+# Why no option of the line says where the output goes.
+IN_LOGS = "clusterrun logs shows the output"
 # Why sbatch refuses a script, for which a run can be submitted all the same.
 NO_SHEBANG = "sbatch refuses a file whose first line does not begin with #!"
 DOS_LINES = "sbatch refuses a file with DOS line ends (CR LF): sed -i 's/\\r$//' mends it"
@@ -63,6 +66,29 @@ class Conversion:
         """The parts that have another meaning in the line."""
         in_line = (PartOutcome.SETUP, PartOutcome.OPTION)
         return tuple(part for part in self.parts if part.outcome in in_line and part.reason)
+
+    @property
+    def outputs(self) -> str:
+        """A note about the files that the script writes its output to; '' if there are none."""
+        texts = [_text(part) for part in self.parts if part.reason == IN_LOGS]
+        return f"{IN_LOGS}, in place of {some_of(texts, 6)}" if texts else ""
+
+    def missing_in(self, spec: JobSpec) -> list[tuple[str, str]]:
+        """Return the options of the line that ``spec`` lacks. Its own options take precedence."""
+        plain = JobSpec(spec.command, spec.cwd)
+        environment = ["=".join(variable) for variable in spec.environment]
+        missing = []
+        for name, value in self.options:
+            option = CONFIGURABLE.get(name)
+            if not option or option.kind == "list":
+                typed = (*getattr(spec, option.field, ()), *environment) if option else ()
+                is_typed = plain_text(value) in typed
+            else:
+                own_value = getattr(spec, option.field)
+                is_typed = own_value != getattr(plain, option.field) or str(own_value) == value
+            if not is_typed:
+                missing.append((name, value))
+        return missing
 
     def words(self) -> list[str]:
         """Return the quoted words to type: ``clusterrun VERB``, each option with its value, COMMAND."""
@@ -95,32 +121,29 @@ def line_to_type(spec: JobSpec, conversion: Conversion, verb: str = "submit") ->
     advice += line(plain, conversion, verb)
     advice += "" if conversion.command else f"\n{NO_COMMAND}"
     advice += "".join(f"\nnot in that line: {note}" for note in _notes(conversion.untranslated))
-    return advice + "".join(f"\nwith another meaning: {note}" for note in _notes(conversion.changed))
+    advice += "".join(f"\nwith another meaning: {note}" for note in _notes(conversion.changed))
+    return "\n".join(filter(None, (advice, conversion.outputs)))
 
 
 def instead(spec: JobSpec, conversion: Conversion, verb: str) -> str:
     """Return the advice of a notice to type the line for ``conversion``, with the parts that it lacks."""
     omitted = "".join(f"; not in that line: {note}" for note in _notes(conversion.untranslated))
-    return f"instead {line(spec, conversion, verb)}{omitted}"
+    omitted += "".join(f"; with another meaning: {note}" for note in _notes(conversion.changed))
+    return "; ".join(filter(None, (f"instead {line(spec, conversion, verb)}{omitted}", conversion.outputs)))
+
+
+def _text(part: Part) -> str:
+    return part.text.removeprefix("#SBATCH ").partition("\n")[0]
 
 
 def _notes(parts: tuple[Part, ...]) -> list[str]:
-    notes = []
-    for part in parts:
-        text = part.text.removeprefix("#SBATCH ").partition("\n")[0]
-        notes.append(f"{text} (line {part.line}: {part.reason})")
-    return notes
+    return [f"{_text(part)} (line {part.line}: {part.reason})" for part in parts]
 
 
 def line(spec: JobSpec, conversion: Conversion, verb: str) -> str:
     """Return the line for ``conversion``. Options of ``spec``, typed before COMMAND, take precedence."""
-    plain = JobSpec(spec.command, spec.cwd)
-    options: list[str] = []
-    for name, value in conversion.options:
-        option = CONFIGURABLE.get(name)
-        if option and option.kind != "list" and getattr(spec, option.field) != getattr(plain, option.field):
-            continue  # typed before COMMAND
-        options.append(f"--{name} {_quoted(name, value)}".rstrip())
+    missing = conversion.missing_in(spec)
+    options = [f"--{name} {_quoted(name, value)}".rstrip() for name, value in missing]
     command = shlex.join(conversion.command or ("COMMAND",))
     if conversion.verb == "sweep" and verb == "submit":
         verb = "sweep"

@@ -9,6 +9,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.option_table import CONFIGURABLE
+from clusterrun.script.batch_scripts import IN_LOGS
 from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
 from clusterrun.script.quoting import literal
 from clusterrun.script.sbatch_lines import NO_OPTION, Directive
@@ -33,7 +34,8 @@ _TRES = re.compile(r"(?:^|(?<=,))(cpu|(?:gres[/:])?gpu)(?:[:=/]([A-Za-z]\w*))?(?
 _OTHER_NAMES = {"job-name": "name", "container-image": "container", "container-mounts": "mount"}
 # Directives that ask for what clusterrun does anyway, each with the reason.
 _NEEDLESS = {
-    **dict.fromkeys(("output", "error", "open-mode"), "clusterrun logs shows the output"),
+    **dict.fromkeys(("output", "error"), IN_LOGS),
+    "open-mode": "clusterrun logs has the output of each attempt",
     **dict.fromkeys(("parsable", "quiet", "verbose"), "submit prints the run id alone"),
     "wait": "clusterrun wait waits for the run",
 }

@@ -64,10 +64,11 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
             raise _refusal(spec, name, spec.command, verb)
         return (f"the #SBATCH lines of {name} are not read: it reads {variable[0]}, so each rank runs it",)
     if conversion := _python_batch_script(spec):
-        name = _python_script(spec.command, spec.cwd)[0]
+        script = _python_script(spec.command, spec.cwd)
         instead = batch_scripts.instead(spec, conversion, verb)
-        notice = f"clusterrun does not read the batch options in {name}: {instead}"
-        return (notice, *_in_script(spec, on_slurm, many, verb))
+        notice = f"clusterrun does not read the batch options in {script[0]}: {instead}"
+        is_followed = conversion.command == script and not conversion.missing_in(spec)
+        return (*(() if is_followed else (notice,)), *_in_script(spec, on_slurm, many, verb))
     if launch is None:
         return tuple(_in_script(spec, on_slurm, many, verb))
     line = launch_commands.instead(spec, launch, verb)
@@ -134,8 +135,13 @@ def _of_directives(directives: tuple[Directive, ...], launch: LaunchCommand) -> 
     """Return the conversion of a script by its directives and the launcher that it starts."""
     translated = translate(directives, launch)
     parts = [
-        Part(directive.line, directive.text, PartOutcome.UNTRANSLATED, reason)
-        for directive, reason in translated.refused
+        Part(directive.line, directive.text, outcome, reason)
+        for outcome, reasons in (
+            (PartOutcome.UNTRANSLATED, translated.refused),
+            (PartOutcome.OPTION, translated.changed),
+            (PartOutcome.NEEDLESS, translated.needless),
+        )
+        for directive, reason in reasons
     ]
     return Conversion("submit", translated.options, launch.command, tuple(parts))
 
@@ -150,7 +156,7 @@ def _python_batch_script(spec: JobSpec) -> Conversion | None:
     directives = read_directives(source)
     if not directives:
         return None
-    start = LaunchCommand("python", command=python)
+    start = LaunchCommand("", command=python)  # sbatch starts it once
     for _, launch in _python_launches(source):
         trains = launch.command[:1] == ("-m",) or "".join(launch.command[:1]).endswith(".py")
         if trains and (launch.is_scheduler or not spec.per_node):

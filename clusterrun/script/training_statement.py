@@ -22,7 +22,7 @@ from clusterrun.script.batch_reading import (
     variables_read,
     variables_set,
 )
-from clusterrun.script.batch_scripts import Part, PartOutcome
+from clusterrun.script.batch_scripts import IN_LOGS, Part, PartOutcome
 from clusterrun.script.interpreter_calls import NEEDLESS_BEFORE, interpreter_call, shell_script
 from clusterrun.script.launch_commands import ACTIVATORS, WRAPPERS, LaunchCommand, joined, launch_in
 from clusterrun.script.launcher_options import launcher_options
@@ -60,7 +60,6 @@ _RUNS_OF_A_LOOP = "each is a run of its own, and no other one ends if it fails: 
 _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
-_IN_LOGS = "clusterrun logs shows the output"
 _READ_LATER = "a later line reads it: clusterrun logs --raw RUN > FILE"
 
 
@@ -93,7 +92,7 @@ def block_reading(candidate: Candidate, inner: Reading) -> Reading:
     elif statement.block_kind in _LOOPS and _RETRIES.search(statement.text):
         reason = _IS_RETRY
     elif statement.block_kind in ("compound_statement", "subshell"):
-        outcome, reason = PartOutcome.NEEDLESS, "" if statement.kind == statement.block_kind else _IN_LOGS
+        outcome, reason = PartOutcome.NEEDLESS, "" if statement.kind == statement.block_kind else IN_LOGS
     if statement.reads_input and outcome is not PartOutcome.UNTRANSLATED:
         outcome, reason = (
             PartOutcome.UNTRANSLATED,
@@ -307,7 +306,7 @@ def _launcher_parts(launch: LaunchCommand, line: int) -> Iterator[Part]:
     for remark in launch.remarks:
         yield Part(line, launch.program, PartOutcome.OPTION, remark)
     for option in launch.outputs:
-        yield Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS)
+        yield Part(line, option, PartOutcome.NEEDLESS, IN_LOGS)
     for option in launch.shares:
         yield Part(line, option, PartOutcome.OPTION, _OF_SHARE)
     if launch.needless:
@@ -380,7 +379,7 @@ def _with_files(scope: Scope, candidate: Candidate, reading: Reading, own: set[s
         elif _RESULT.match(text) and "2>&1" not in redirections and not launch.program:
             results.append(text)
         else:
-            parts.append(Part(line, text, PartOutcome.NEEDLESS, _IN_LOGS))
+            parts.append(Part(line, text, PartOutcome.NEEDLESS, IN_LOGS))
     command = reading.command
     if results:
         command = _redirected(command, launch, " ".join(results))
@@ -492,7 +491,7 @@ def _other_commands(statement: Statement, training: Command, behind: str) -> Ite
         elif is_behind and name == "tee" and command.words[-1].text.strip("\"'") in behind:
             yield Part(statement.line, text, PartOutcome.UNTRANSLATED, _READ_LATER)
         elif statement.kind in ("pipeline", "list") and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
-            yield Part(statement.line, text, PartOutcome.NEEDLESS, _IN_LOGS)
+            yield Part(statement.line, text, PartOutcome.NEEDLESS, IN_LOGS)
         elif is_behind and name in ("exit", "wait", *PRINTS):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, END_IS_REPORTED)
         elif not is_behind and launch_in(command.names) and not is_condition(statement):

@@ -510,9 +510,9 @@ import subprocess
 @pytest.mark.parametrize(
     ("call", "typed", "wish", "line", "warnings"),
     [
-        ("", "job.py --lr 1", {}, "--nodes 2 --time 1:00:00 --sbatch mail-type=END job.py --lr 1", 0),
-        ("", "./job", {}, "--nodes 2 --time 1:00:00 --sbatch mail-type=END ./job", 0),
-        ("", "python3 job.py", {}, "--nodes 2 --time 1:00:00 --sbatch mail-type=END job.py", 0),
+        ("", "job.py --lr 1", {}, "--time 1:00:00 --sbatch mail-type=END job.py --lr 1", 0),
+        ("", "./job", {}, "--time 1:00:00 --sbatch mail-type=END ./job", 0),
+        ("", "python3 job.py", {}, "--time 1:00:00 --sbatch mail-type=END job.py", 0),
         (
             "subprocess.run(['srun', 'python', 'train.py'])",
             "job.py",
@@ -524,7 +524,7 @@ import subprocess
             "subprocess.run(['torchrun', 'x.py'])",
             "job.py",
             {"per_node": True},
-            "--per-node --nodes 2 --time 1:00:00 --sbatch mail-type=END job.py",
+            "--per-node --time 1:00:00 --sbatch mail-type=END job.py",
             0,
         ),
     ],
@@ -545,6 +545,35 @@ def test_a_python_script_with_directives_runs_with_one_notice(
     assert "does not read the batch options" in notice
     assert f": instead clusterrun submit {line}; not in that line: --array" in notice
     assert len(others) == warnings
+
+
+def test_a_refused_batch_script_names_the_files_that_its_output_does_not_go_to(tmp_path: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH -o slurm.out\npython main.py >> std.log 2>> err.log\n"
+    (tmp_path / "job.sbatch").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        check_command(spec(tmp_path, "job.sbatch"), True)
+    assert "in place of --output=slurm.out, >> std.log, 2>> err.log" in caught.value.remedy
+
+
+PYTHON_BATCH_ALONE = """#!/usr/bin/env python
+#SBATCH -t 2 --comment=24:00:00 -N 1 --ntasks-per-node=2 --export=ALL,A=1
+#SBATCH --output=job.out --error=job.err
+#SBATCH --signal=B:USR1@60 --requeue
+"""
+
+
+def test_a_python_batch_script_runs_once_as_with_sbatch_and_the_offered_line_gets_no_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(PYTHON_BATCH_ALONE)
+    (notice,) = check_command(spec(tmp_path, "job.py"), True)
+    assert "--ranks-per-node" not in notice and "in place of --output=job.out, --error=job.err" in notice
+    entries = ("comment=24:00:00", "signal=B:USR1@60")
+    typed = {"sbatch": entries, "time": 120, "requeue": True, "environment": (("A", "1"),)}
+    assert check_command(spec(tmp_path, "job.py", **typed, cpus_per_rank=2), True) == ()
+    (notice,) = check_command(spec(tmp_path, "job.py", **{**typed, "time": 0}, cpus_per_rank=2), True)
+    assert notice.count("comment=24:00:00") == 1
 
 
 @pytest.mark.parametrize(
