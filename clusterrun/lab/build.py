@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from clusterrun.lab.namespaces import Boot, LabError, as_caller, enter, started_
 from clusterrun.lab.place import LabPlace, LabState, write_state
 from clusterrun.lab.site import LabSite
 from clusterrun.lab.spec import CONTROLLER, LOGIN, Host, Proctrack
+from clusterrun.model.frozen import replace
 from clusterrun.system import run
 
 READY_SECONDS = 60.0

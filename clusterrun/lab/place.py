@@ -8,12 +8,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterrun import atomic_file
-from clusterrun.lab.spec import LabSpec, Layout, Preempt, Proctrack
+from clusterrun.lab.spec import LabSpec, Layout
 from clusterrun.model.contract import LAB_HOME_VARIABLE
+from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.frozen import frozen, replace
 
 STATE_FORMAT = 1
 
@@ -72,7 +73,7 @@ class LabPlace:
             return
 
 
-@dataclass(frozen=True)
+@frozen
 class Fault:
     """One fault in force: ``kind`` (cut, slow, …), the host it is on, and its details."""
 
@@ -89,7 +90,7 @@ class Fault:
         return " ".join(part for part in (self.kind, self.host, details) if part)
 
 
-@dataclass(frozen=True)
+@frozen
 class LabState:
     """The present state of a lab: written when it changes, read by every command."""
 
@@ -100,11 +101,12 @@ class LabState:
     up: bool = False
     keeper: int = 0  # the process that owns the namespaces; 0: none yet
     started: int = 0  # start time of the keeper in kernel ticks
-    processes: dict[str, int] = field(default_factory=dict)  # process 1 of each host, as this machine sees it
+    processes: dict[str, int] = {}  # process 1 of each host, as this machine sees it
     faults: tuple[Fault, ...] = ()
     slurm_version: str = ""
     root: str = ""
     graft: str = ""
+    format: int = STATE_FORMAT
 
     @property
     def layout(self) -> Layout:
@@ -118,32 +120,14 @@ class LabState:
 
 def write_state(place: LabPlace, state: LabState) -> None:
     """Write the state whole, or leave the old one."""
-    document = {"format": STATE_FORMAT, **{key: getattr(state, key) for key in _PLAIN}}
-    document["spec"] = {
-        **vars(state.spec),
-        "proctrack": state.spec.proctrack.value,
-        "preempt": state.spec.preempt.value,
-    }
-    document["faults"] = [vars(fault) for fault in state.faults]
-    write_whole(place.state, json.dumps(document))
-
-
-_PLAIN = ("slot", "boot", "owner", "up", "keeper", "started", "processes", "slurm_version", "root", "graft")
+    write_whole(place.state, json.dumps(encode(state)))
 
 
 def read_state(place: LabPlace) -> LabState | None:
     """Return the state of a lab; None if there is none, or only a part of one."""
     try:
-        document = json.loads(place.state.read_text())
-        spec = dict(document["spec"])
-        spec["proctrack"], spec["preempt"] = Proctrack(spec["proctrack"]), Preempt(spec["preempt"])
-        spec["settings"] = tuple((key, value) for key, value in spec["settings"])
-        faults = tuple(
-            Fault(item["kind"], item["host"], tuple((key, value) for key, value in item["details"]))
-            for item in document["faults"]
-        )
-        return LabState(spec=LabSpec(**spec), faults=faults, **{key: document[key] for key in _PLAIN})
-    except (OSError, ValueError, KeyError, TypeError):
+        return decode(LabState, json.loads(place.state.read_text()))
+    except (OSError, ValueError, BadDocument):
         return None
 
 

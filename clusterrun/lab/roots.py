@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from clusterrun.lab.namespaces import LabError
 from clusterrun.lab.needs import program
 from clusterrun.model.errors import BadInput
+from clusterrun.system import run
 
 HOME_VARIABLE = "CLUSTERRUN_LAB_ROOTS"
 # Debian suites and the usual release of Slurm in each. A fetched suite records its own release.
@@ -19,7 +19,7 @@ SUITES = {"bullseye": "20.11", "bookworm": "22.05", "trixie": "24.11", "forky": 
 SLURM = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge")
 # Packages of a login node. Its python3 brings the libraries that any other Python needs.
 LOGIN_PACKAGES = ("libfaketime", "iproute2", "procps", "python3")
-FETCH_SECONDS = 1800.0
+FETCH_SECONDS, ANSWER_SECONDS = 1800.0, 30.0
 VERSION_FILE, GRAFT = "slurm-version", "graft"
 LIBRARY_ROUNDS = 3
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
@@ -118,9 +118,9 @@ def _debootstrap(suite: str, folder: Path, mirror: str) -> None:
     ]
     if not (SCRIPTS / suite).exists():
         argv.append(str(SCRIPTS / "sid"))  # a suite younger than this debootstrap
-    result = subprocess.run(argv, capture_output=True, text=True, timeout=FETCH_SECONDS)
-    if result.returncode != 0:
-        last_lines = "\n".join((result.stdout + result.stderr).strip().splitlines()[-3:])
+    result = run(argv, FETCH_SECONDS)
+    if result.code != 0:
+        last_lines = "\n".join((result.out + result.err).strip().splitlines()[-3:])
         raise LabError(f"debootstrap {suite} failed", last_lines)
 
 
@@ -130,30 +130,25 @@ def remove(suite: str) -> None:
 
 
 def _version(slurmctld: list[str]) -> str:
-    result = subprocess.run([*slurmctld, "-V"], capture_output=True, text=True, timeout=30)
-    parts = result.stdout.split()
-    if result.returncode != 0 or not parts:
-        raise LabError("slurmctld does not say its version", result.stderr.strip())
+    result = run([*slurmctld, "-V"], ANSWER_SECONDS)
+    parts = result.out.split()
+    if result.code != 0 or not parts:
+        raise LabError("slurmctld does not say its version", result.err.strip())
     return parts[-1]
 
 
 def _libc(root: Path | None) -> tuple[int, ...]:
     """Return the version of a C library. Programs run on this or a newer version."""
     inside = ["chroot", str(root)] if root else []
-    result = subprocess.run([*inside, "ldd", "--version"], capture_output=True, text=True, timeout=30)
-    return tuple(int(part) for part in result.stdout.splitlines()[0].split()[-1].split("."))
+    result = run([*inside, "ldd", "--version"], ANSWER_SECONDS)
+    return tuple(int(part) for part in result.out.splitlines()[0].split()[-1].split("."))
 
 
 def _slurm_files(root: Path) -> Iterator[str]:
-    listed = subprocess.run(
-        ["chroot", str(root), "sh", "-c", "cat /var/lib/dpkg/info/*slurm*.list"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    for line in sorted(set(listed.stdout.split("\n"))):
-        path = line.lstrip("/")
+    paths: set[str] = set()
+    for package in sorted(root.glob("var/lib/dpkg/info/*slurm*.list")):
+        paths.update(line.lstrip("/") for line in package.read_text().splitlines())
+    for path in sorted(paths):
         if path.startswith("usr/") and not path.startswith("usr/share/") and not (root / path).is_dir():
             yield path
 
@@ -168,8 +163,8 @@ def _lacking_libraries(root: Path) -> Iterator[str]:
         with file.open("rb") as content:
             is_program = content.read(4) == b"\x7fELF"
         if is_program:
-            result = subprocess.run(["ldd", str(file)], capture_output=True, text=True, timeout=30)
-            lacking |= {line.split()[0] for line in result.stdout.splitlines() if "not found" in line}
+            lines = run(["ldd", str(file)], ANSWER_SECONDS).out.splitlines()
+            lacking |= {line.split()[0] for line in lines if "not found" in line}
     for name in sorted(lacking - grafted):
         for path in sorted(root.glob(f"usr/lib/*/{name}"))[:1]:
             yield str(path.relative_to(root))

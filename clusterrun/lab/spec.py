@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
 
 # Memory one node takes (its shell, slurmd and kernel objects): measured at 1,250 nodes.
 MIB_PER_NODE = 4.4
@@ -36,7 +37,7 @@ class Preempt(enum.Enum):
     CANCEL = "cancel"
 
 
-@dataclass(frozen=True)
+@frozen
 class LabSpec:
     """The options of a lab. Raises ``BadInput`` for values without a meaning."""
 

@@ -58,6 +58,8 @@ def _encoded(value: object, chosen: Callable[[object], dict[str, Any]]) -> Any:
         return value
     if isinstance(value, (tuple, list)):
         return [_encoded(item, chosen) for item in value]
+    if isinstance(value, dict):
+        return {name: _encoded(item, chosen) for name, item in value.items()}
     document = {
         name: item if item.__class__ in _AS_IT_IS else _encoded(item, chosen)
         for name, item in chosen(value).items()
@@ -93,9 +95,14 @@ def decode(cls: type[T], data: Any, where: str = "") -> T:
         raise BadDocument(f"{where or cls.__name__}{wrong.place}: {wrong.problem}") from wrong
 
 
-def _object(cls: type[T], data: Any) -> T:
+def _dict(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise _Wrong(f"expected an object, found {_shown(data)}")
+    return data
+
+
+def _object(cls: type[T], data: Any) -> T:
+    data = _dict(data)
     for name, former in getattr(cls, FORMER, {}).items():
         if former in data:
             data = {name: data[former], **data}
@@ -136,6 +143,9 @@ def _reader(kind: str, owner: type) -> Reader:
         return _tuple_reader(kind[len("tuple[") : -1], owner)
     if kind in _PLAIN:
         return lambda data: _plain(kind, data)
+    if kind.startswith("dict[str, "):
+        read_value = _reader(kind[len("dict[str, ") : -1], owner)
+        return lambda data: {name: read_value(value) for name, value in _dict(data).items()}
     named = getattr(sys.modules[owner.__module__], kind)
     if issubclass(named, enum.Enum):
         return lambda data: _member(named, data)

@@ -22,7 +22,9 @@ def spy(pid: int, path: str) -> tuple[str, ...]:
     stops the rank for some milliseconds.
     """
     program = spy_program(pid, path)
-    return of_py_spy(_output_of([program, "dump", "--json", "--pid", str(pid)])) if program else ()
+    if not program:
+        return ()
+    return of_py_spy(_run([program, "dump", "--json", "--pid", str(pid)], ANSWER_SECONDS)[0])
 
 
 def spy_program(pid: int, path: str) -> str:
@@ -39,26 +41,8 @@ def spy_dump(program: str, pid: int, options: Sequence[str], seconds: float) -> 
 
     ``--nonblocking`` does not stop the process. ``--native`` does, for as long as py-spy reads.
     """
-    import subprocess
-
-    argv = [program, "dump", "--json", *options, "--pid", str(pid)]
-    null = subprocess.DEVNULL
-    try:
-        process = subprocess.Popen(argv, stdin=null, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    except OSError as error:
-        return "", f"{program} cannot be started: {error.strerror}"
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()  # not waited for: the process that it reads may hold it
-        for stream in (process.stdout, process.stderr):
-            if stream:
-                stream.close()
-        return "", f"py-spy gave no answer within {seconds:g} s"
-    if process.returncode == 0:
-        return out.decode("utf-8", "replace"), ""
-    lines = err.decode("utf-8", "replace").strip().splitlines()
-    return "", (lines[0] if lines else f"exit code {process.returncode}").removeprefix("Error: ")
+    out, problem = _run([program, "dump", "--json", *options, "--pid", str(pid)], seconds)
+    return ("" if problem else out), problem.removeprefix("Error: ")
 
 
 def nvidia_smi(path: str) -> tuple[GpuUse, ...]:
@@ -66,7 +50,8 @@ def nvidia_smi(path: str) -> tuple[GpuUse, ...]:
     program = find_program(GPU_PROGRAM, path.split(os.pathsep))
     if not program:
         return ()
-    rows = _output_of([program, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits"]).splitlines()
+    argv = [program, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits"]
+    rows = _run(argv, ANSWER_SECONDS)[0].splitlines()
     return tuple(gpu for gpu in map(gpu_of_row, rows) if gpu)
 
 
@@ -87,23 +72,25 @@ def _number(cell: str) -> float:
         return UNKNOWN
 
 
-def _output_of(command: list[str]) -> str:
-    """Return the output of ``command``; '' if it cannot be started or takes too long."""
+def _run(argv: list[str], seconds: float) -> tuple[str, str]:
+    """Return the output of a program, and why it failed; '' if it did not."""
     import subprocess
 
+    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-    except OSError:
-        return ""
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    except OSError as error:
+        return "", f"{argv[0]} cannot be started: {error.strerror}"
     try:
-        return process.communicate(timeout=ANSWER_SECONDS)[0].decode("utf-8", "replace")
+        out, err = (text.decode("utf-8", "replace") for text in process.communicate(timeout=seconds))
     except subprocess.TimeoutExpired:
-        process.kill()  # not waited for: a driver may hold it
-        if process.stdout:
-            process.stdout.close()
-        return ""
+        process.kill()  # not waited for: a driver or the process that it reads may hold it
+        for stream in (process.stdout, process.stderr):
+            if stream:
+                stream.close()
+        return "", f"{os.path.basename(argv[0])} gave no answer within {seconds:g} s"
+    lines = err.strip().splitlines() or [f"exit code {process.returncode}"]
+    return out, lines[0] if process.returncode else ""
 
 
 def find_program(name: str, folders: list[str]) -> str:

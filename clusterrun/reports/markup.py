@@ -17,14 +17,7 @@ class Markup(str):
         return self
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-Content: TypeAlias = "str | int | float"
-
-
-def tag(name: str, *content: Content, **attributes: Content | None) -> Markup:
+def tag(name: str, *content: object, **attributes: object) -> Markup:
     """Return an element. ``class_`` means ``class``, other underscores become hyphens, None is omitted."""
     rendered = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_safe(value)}"'
@@ -47,5 +40,5 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value >= 0.001 else f"{value:.4f}"
 
 
-def _safe(content: Content) -> str:
+def _safe(content: object) -> str:
     return content if isinstance(content, Markup) else html.escape(visible(str(content)))

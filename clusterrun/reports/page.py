@@ -11,7 +11,7 @@ from clusterrun.model.preflight_report import WORST_FIRST, Grade, NodeReport, Re
 from clusterrun.reports import html, svg
 from clusterrun.reports.findings import blamed, node_findings
 from clusterrun.reports.link_rates import Rates, rates
-from clusterrun.reports.markup import Content, number, tag
+from clusterrun.reports.markup import number, tag
 from clusterrun.reports.text_report import headline
 
 # Findings above this number are folded, so that the map stays near the top of the page.
@@ -88,13 +88,13 @@ def _facts(report: Report) -> str:
     return f"{report.level} check{cluster}{backend}: {len(report.nodes)} nodes{spares}, {tested}"
 
 
-def _straggler(name: str, rates: Rates) -> tuple[Content, ...]:
+def _straggler(name: str, rates: Rates) -> tuple[object, ...]:
     node, behind = rates.nodes[name], rates.behind(name)
     product = "–" if node.product is None else f"{node.product * 1e3:.0f} ms"
     return name, _rate(node.rate), product, f"{behind:.0%}", svg.meter(behind, svg.band(min(behind, 1.0)))
 
 
-def _node(node: NodeReport, rank: str, rates: Rates) -> tuple[Content, ...]:
+def _node(node: NodeReport, rank: str, rates: Rates) -> tuple[object, ...]:
     numbers = rates.nodes[node.node]
     failed = f", {numbers.failed} failed" if numbers.failed else ""
     return (

@@ -10,10 +10,6 @@ from clusterrun.model.phrases import shortened
 from clusterrun.reports.link_rates import LinkRate, Rates
 from clusterrun.reports.markup import Markup, joined, number, tag
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
 # Pixels of the longer side of a map.
 SIDE = 640
 # The largest side of a square in pixels.
@@ -192,7 +188,7 @@ def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
 
     Several links share a bar if there are many. The bar shows the worst of them.
     """
-    links: list[Known] = []
+    links: list[tuple[str, str, LinkRate | None]] = []
     for a, b in zip(world, [*world[1:], *world[:1]]):
         links.append((a, b, rates.links.get((a, b)) or rates.links.get((b, a))))
     timed = [link.rate for _, _, link in links if link is not None and link.rate is not None]
@@ -233,10 +229,6 @@ def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
         role="img",
         aria_label=f"bandwidth of the {len(links)} links of the ring",
     )
-
-
-# Both ends of a link of the ring, and its tests (None if there were none).
-Known: TypeAlias = "tuple[str, str, LinkRate | None]"
 
 
 def meter(share: float, colour: str) -> Markup:

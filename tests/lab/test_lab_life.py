@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from clusterrun.lab.namespaces import LabError, is_stopped, started_at, stray_ke
 from clusterrun.lab.place import labs_home, read_state, write_state
 from clusterrun.lab.spec import LabSpec, Proctrack
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
 from tests.lab_fixture import MakeLab, mend
 
 pytestmark = pytest.mark.lab

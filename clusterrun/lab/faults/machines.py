@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
 from clusterrun.lab import build, daemons
 from clusterrun.lab.faults.kinds import FaultType, with_details
@@ -13,6 +12,7 @@ from clusterrun.lab.processes import LabProcess, chosen, processes, resume, send
 from clusterrun.lab.site import LabSite
 from clusterrun.lab.spec import CONTROLLER
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
 
 END_SECONDS = 15.0
 

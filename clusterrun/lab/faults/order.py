@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from clusterrun.lab.faults import gpu, machines, network, systems
 from clusterrun.lab.faults.kinds import FaultType
 from clusterrun.lab.namespaces import LabError
 from clusterrun.lab.place import Fault, write_state
 from clusterrun.lab.site import LabSite
 from clusterrun.model.errors import BadInput, ClusterrunError
+from clusterrun.model.frozen import replace
 
 KINDS: dict[str, FaultType] = {
     kind.name: kind for kind in (*network.KINDS, *machines.KINDS, *systems.KINDS, *gpu.KINDS)
