@@ -27,13 +27,6 @@ LATER = timedelta(minutes=10)
 _CANCELLED = re.compile(r"\*\*\* JOB (\d+) .* CANCELLED AT (\d\S+)")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _NOHUP = "nohup: ignoring input"
-# LSF's report on a job stands below its output, or above it.
-_LSF_REPORT, _BELOW, _ABOVE = (
-    "Sender: LSF System <",
-    "The output (if any) is above",
-    "The output (if any) follows",
-)
-_OF_LSF = re.compile(r"^PS:|^Read file <|^\s*$")
 _HEADER = "Traceback (most recent call last)"
 
 
@@ -62,7 +55,6 @@ class RunDetector:
         self._time = self._ended_at = self._time_before_end = ""
         # The last job that Slurm ended, and the order of that line.
         self._job, self._job_ended = "", 0
-        self._is_below_report = self._report_is_above = False
         # The last line with text.
         self._last = ""
 
@@ -87,9 +79,8 @@ class RunDetector:
         """Read another line. Return the order of the last line before another run; -1 if none has begun."""
         is_later = self._ending is EndSign.JOB and time and self._is_later(time)
         self._time = time or self._time
-        begins = order - 1 if is_later or self._is_of_next(text) else -1
-        if begins < 0 and self._repeats_head(order, text):
-            begins = order - 1
+        is_of_next = is_later or (bool(self._last) and text.startswith(_NOHUP))
+        begins = order - 1 if is_of_next or self._repeats_head(order, text) else -1
         if begins >= 0:
             self._ending = EndSign.NONE
             self._repeated, self._has_begun_again = [], True
@@ -107,16 +98,6 @@ class RunDetector:
             now, before, end = map(datetime.fromisoformat, (time, self._time_before_end, self._ended_at))
             return min(now - before, now - end) > LATER
         return False
-
-    def _is_of_next(self, text: str) -> bool:
-        """Return whether nohup or LSF shows that the lines before this one are of another run."""
-        was_below, self._is_below_report = self._is_below_report, text.startswith(_BELOW)
-        if was_below and _OF_LSF.match(text):
-            self._is_below_report = True
-            return False
-        is_next = was_below or (self._report_is_above and text.startswith(_LSF_REPORT))
-        self._report_is_above = self._report_is_above or text.startswith(_ABOVE)
-        return is_next or (bool(self._last) and text.startswith(_NOHUP))
 
     def _repeats_head(self, order: int, text: str) -> bool:
         """Return whether the file begins again after its ranks or its job have ended.
