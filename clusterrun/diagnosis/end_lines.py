@@ -93,7 +93,7 @@ _CRASHED = re.compile(
 _WORDS_OF_ENDS = (" code", "exitcode", "_code", " status", "signal", "Signal", "SIG")
 _OF_REQUEST = re.compile(r"(?i)https?\b|\burl\b|request")
 _RANK = re.compile(r"(?i)(?<!local_)(?<!local )\brank\W{0,3}(\d{1,5})\b")
-_LOCAL_RANK = re.compile(r"local_rank: (\d+)")
+_LOCAL_RANK = re.compile(r"local_rank(?:: |=| )(\d+)")
 # The number that mp.spawn gives to a process.
 _PROCESS = re.compile(r"\b[Pp]rocess (\d{1,3}) (?:terminated|exited)\b")
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
@@ -175,6 +175,11 @@ _ROWS = tuple(
             "Slurm killed a process because memory ran out",
         ),
         (r"(?:srun|salloc): error: Node failure on (?P<node>\S+)", EndKind.NODE, "node {node} failed"),
+        (
+            r"\*\*\* JOB \d+ STEPD TERMINATED ON (?P<node>\S+) .*NOT ENDING WITH SIGNALS",
+            EndKind.NODE,
+            "processes on node {node} did not end when Slurm killed them, as if a file system or GPU hung",
+        ),
         (
             r"^srun: error: Task launch for \S+ failed on node (?P<node>[^\s:]+): (?P<why>.*)",
             EndKind.NODE,

@@ -161,7 +161,8 @@ class JobLog:
             self.nccl_failed = self.order
         if "join" in text and (desync := _DESYNC.search(text)):
             self.desync = desync[0]
-        if "NCCL WARN" in text and not HARMLESS.search(text):
+        is_warning = "NCCL WARN" in text and not HARMLESS.search(text)
+        if is_warning and not ((row := meaning(text)) and row.consequence):
             self.nccl_warnings.append(text.strip()[:MOST_EXCEPTION])
         if _NOT_LOADED.match(text) or (len(self.not_loaded) == 1 and self.not_loaded[0].endswith(":")):
             self.not_loaded = [*self.not_loaded, text.strip()][:2]

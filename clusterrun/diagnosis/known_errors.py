@@ -151,7 +151,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"unable to (?:mmap|open shared memory|allocate shared memory)|DataLoader worker .*Bus error"
         r"|Unexpected bus error encountered in worker"
-        r"|No space left on device.*(?:/dev/shm|nccl-|torch_)|/dev/shm.*No space left"
+        r"|^(?=.*No space left).*(?:/dev/shm|nccl-|torch_\d)"
         r"|posix_fallocate failed|failed to extend /dev/shm",
         "shared memory (/dev/shm) is full: batches of data-loader workers and NCCL pass through it",
         "a container needs --shm-size or --ipc=host; else fewer workers, "
@@ -165,7 +165,7 @@ ROWS: tuple[KnownError, ...] = (
         "program maps",
     ),
     KnownError(
-        r"ibv_reg_mr.*failed|ibv_create_.*Cannot allocate memory",
+        r"ibv_(?:reg_mr|create_).*Cannot allocate memory",
         "the limit on locked memory is too low for RDMA (it is slurmd's limit, not the shell's)",
         "administrator: LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK",
     ),
@@ -231,8 +231,8 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
-        "torch was built for a newer driver than this node has",
-        "install the torch wheel for the driver's CUDA version (nvidia-smi shows it), or use other nodes",
+        "torch or jax was built for a newer driver than this node has",
+        "install its wheel for the driver's CUDA version (nvidia-smi shows it), or use other nodes",
     ),
     KnownError(
         r"no kernel image is available for execution|invalid device function|hipErrorNoBinaryForGpu",
@@ -562,6 +562,11 @@ ROWS: tuple[KnownError, ...] = (
         r"\b(?:SyntaxError|IndentationError|TabError): ",
         "the script is no valid Python for the ranks' interpreter",
         "correct that line; --python names another interpreter",
+    ),
+    KnownError(
+        r"/slurmd?/[^' ]*job\d+/.*(?:No such file|Errno 2\])",
+        "the batch script looks beside itself, and Slurm runs a copy of it from another folder",
+        "use $SLURM_SUBMIT_DIR or the full path instead of $0, dirname and BASH_SOURCE",
     ),
     KnownError(
         r"FileNotFoundError|Errno 2\]",

@@ -54,9 +54,9 @@ _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*|\d+(?:\.\d+){3}): ")
 _STARTS_ERROR = re.compile(
     r"^(?:\[rank\d+\]:\s?)?"
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
-    r'|  File "|Exception ignored in|Error in atexit|--- Logging error|Root Cause \(first'
+    r'|  File "|│ (?:/|❱)|Exception ignored in|Error in atexit|--- Logging error|Root Cause \(first'
     r"|Fatal Python error: |terminate called after |slurmstepd: error: "
-    r"|\[[EW] |usage: )"
+    r"|\[[EW]\d* |usage: )"
 )
 # What a logger or a launcher writes in front of every line of an error: anything in front of the first one.
 _LOGGED_HEADER = re.compile(
@@ -80,6 +80,8 @@ _INNER_START = re.compile(
     # Lines that were joined with the spaces behind them.
     r"|(?<=\s{10})(?=\d{4}-\d\d-\d\d[ T]\d\d:)"
 )
+# The line of a frame up to the place where a terminal or rich broke it.
+_BROKEN_FRAME = re.compile(r'^[^"]*  File(?: ?"(?:[^"]{0,400}|[^"]+",? ?l?i?n?e?(?: \d+, ?i?n?)?))?$')
 # A progress bar with other output behind it, and the right end of one behind other output.
 _BAR_BEFORE = re.compile(r"(%\|[^|]*\|[^\]]*\])(?=[A-Z*\[])")
 _BAR_BEHIND = re.compile(r"(?<=\S)\s{2,}\| \d+/\d+ \[[^\]]*\]$")
@@ -116,6 +118,8 @@ class LineSplitter:
         self._indent = ""
         # Rank and address of the worker whose traceback the driver prints.
         self._ray_task = (-1, "")
+        # The beginning of a frame that a terminal broke.
+        self._broken = ""
         # Source, rank and logger of the line before, if it begins a traceback behind a logger's mark.
         self._header: tuple[str, int, str] | None = None
 
@@ -126,7 +130,10 @@ class LineSplitter:
 
     def split(self, line: str) -> list[LogLine]:
         """Return the states of one line, each without its marks."""
-        line = _ESCAPES.sub("", line.rstrip())
+        line = self._broken + _ESCAPES.sub("", line.rstrip())
+        self._broken = line if "  File" in line and _BROKEN_FRAME.match(line) else ""
+        if self._broken:
+            return []
         if "%|" in line:
             line = _BAR_BEFORE.sub("\\1\r", line)
         elif line.endswith("]"):

@@ -95,7 +95,7 @@ _LOOKS_FATAL = re.compile(
 )
 _LOOKS_WRONG = re.compile(
     r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
-    r"|refused|invalid|killed|not found|no such|timed out|timeout(?!\W{0,3}[:=(])"
+    r"|refused|invalid|did not receive|killed|not found|no such|timed out|timeout(?!\W{0,3}[:=(])"
     r"|unrecognized|unreachable|mismatch|corrupt(?:ed)?|closing signal)\b"
 )
 # Source code, headings, and what launchers and loaders print of an error.
@@ -149,7 +149,7 @@ _REMEDIES = {
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
 }
 _SENDERS = {
-    "SIGHUP": "its terminal or ssh session closed: sbatch, tmux or nohup outlive it",
+    "SIGHUP|Hangup": "its terminal or ssh session closed: sbatch, tmux or nohup outlive it",
     "SIGINT": "somebody pressed Ctrl-C, or scancel --signal=INT sent it",
 }
 _ONE_BEFORE = "; the one before: "
@@ -318,8 +318,10 @@ class _LogVerdict:
                 if cut_off <= ended and ended.isdisjoint(silent):
                     sentence += " nor a failed end: returning early gives exit code 0"
             return _undetermined(sentence, (first.error.message,))
-        if listed := self._listed():
-            return listed
+        # A rank whose traceback the log lacks says more than the launcher.
+        unmarked = self._unmarked_error() if all(is_of_launcher(entry.error) for entry in errors) else None
+        if answer := unmarked or self._listed():
+            return answer
         cause = f": {first.error.row.cause}" if first.error.row else ""
         if is_of_launcher(first.error):
             who, cause = "the launcher", ""
@@ -375,7 +377,8 @@ class _LogVerdict:
             )
             lacks = "its traceback is cut off"
         of_timeout = is_timeout(first.error)
-        diagnosis = self._of_timeouts([first]) if of_timeout else self._of_errors([first], [first])
+        own = [entry for entry in exceptions if is_alike(entry.error, first.error)] or [first]
+        diagnosis = self._of_timeouts([first]) if of_timeout else self._of_errors(own, own)
         return replace(diagnosis, evidence=(*diagnosis.evidence, lacks, *self._last_lines))
 
     def _completed(self) -> Diagnosis | None:
@@ -546,16 +549,18 @@ class _LogVerdict:
             sentence += f"; the launcher saw rank {self._log.first_rank}{on_node} end first"
         if SIZES.search(error.text):
             sentence += f"; it was sent these data, and the sender may be wrong{_places(errors)}"
-        row = hint.error.row if hint and not is_timeout(hint.error) else error.row
+        warning = ""
+        if error.row is NCCL_FAILED and not hint and (warnings := self._log.nccl_warnings):
+            warning = next(filter(meaning, reversed(warnings)), warnings[-1])
+            sentence += f"; NCCL's warning: {warning}"
+        row = hint.error.row if hint and not is_timeout(hint.error) else meaning(warning) or error.row
         too_many = too_many_ranks(error.text)
         if too_many:
             evidence.append(too_many)
         elif row:
             evidence.append(f"cause: {row.cause}")
         evidence += [hint.error.text] if hint else []
-        if error.row is NCCL_FAILED and not hint and self._log.nccl_warnings:
-            sentence += f"; NCCL's warning: {self._log.nccl_warnings[-1]}"
-            evidence += self._log.nccl_warnings
+        evidence += self._log.nccl_warnings if warning else ()
         where = error.frame
         if not where and (caller := _caller(first, [*errors, *self._unended])):
             where = caller.frame
@@ -574,8 +579,10 @@ class _LogVerdict:
         if others and others[-1].error.frame and error.text not in others[-1].error.message:
             evidence.append(f"also printed: {cut(others[-1].error.message)}")
         is_explained = error.row not in (None, NCCL_FAILED, NPU_FAILED) and "NCCL WARN" not in error.text
-        if not is_explained or (error.row and error.row.hardware):
-            evidence += [f"near it: {line}" for line in self._near(first) if line not in sentence][:MOST_NEAR]
+        is_explained = is_explained and not (error.row and error.row.hardware)
+        # DDP lists the parameters below its message.
+        near = [line for line in self._near(first) if not is_explained or "did not receive grad" in line]
+        evidence += [f"near it: {line}" for line in near if line not in sentence][:MOST_NEAR]
         evidence += [end.line for end in self._ends[:3]]
         remedy = self._remedy_of_error(error, row, line_of(where))
         verdict = row.verdict if row else Verdict.CRASHED
@@ -634,7 +641,7 @@ class _LogVerdict:
         if row:
             return foreign(row.remedy)
         if ASKED_TO_END.match(error.text):
-            return _ENDED_REMEDY
+            return _remedy(EndKind.OUTSIDE, named(error.text))
         if not place:
             return "the message says all that the log has: it shows no line of your code"
         of_program = "; the error is the program's own" if _OF_CODE.match(error.text) else ""
@@ -806,7 +813,7 @@ def _remedy(kind: EndKind, message: str) -> str:
     if kind is EndKind.SIGNAL and ("SIGKILL" in message or "Killed" in message):
         return f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
     for name, remedy in _SENDERS.items():
-        if name in message:
+        if re.search(name, message):
             return remedy
     row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START, EndKind.EXIT) else None
     is_by_signal = kind is EndKind.SIGNAL and row is not None and row.consequence

@@ -25,8 +25,6 @@ MOST_CONTINUED = 3
 MOST_UNTRACED = 40
 # Errors of a stream up to which equal lines count as several.
 MOST_EQUAL = 64
-# Exceptions of a group that are shown.
-MOST_PARTS = 3
 # Seconds. A rank that still prints so long after an error has survived it.
 SURVIVED_SECONDS = 5.0
 # Seconds within which a stack dump belongs to the message before it.
@@ -46,12 +44,13 @@ _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
 # How a checkpoint of torch's tells every rank what failed in one.
 _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
-_FRAME = re.compile(r'^[>\s]*File "(.*)", line (\d+)(?:(,?) in (\S+))?\s*$')
+_FRAME = re.compile(r'^[>\s]*File ?"(.*)", ?line ?(\d+)(?:(,?) ?in (\S+))?\s*$')
 _LAUNCHER_FRAME = re.compile(
     r"/bin/(?:torchrun|accelerate|deepspeed|horovodrun|composer)\b|runpy\.py|/torch/distributed/(?:run|launch|elastic)"
     r"|/torch/multiprocessing/spawn\.py:\d+ join"
 )
-_RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
+# rich puts the function on a line of its own if its box is too narrow.
+_RICH_FRAME = re.compile(r"^\s*│ (?=/|in )(/.*:\d+)?(?: ?in (\S+))?\s*│$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)")
 # How ``faulthandler.dump_traceback_later`` begins; it may end the process, or only tell where it is.
 _TIMER = re.compile(r"^Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$")
@@ -116,11 +115,13 @@ _LINKS = {
 }
 _WORKER = re.compile(r"Caught \S+ in (.*?)\.?$")
 # What an exception wraps is in the text below it.
-_WRAPS = re.compile(r"Caught \S+ in |(?:ProcessRaisedException|RemoteTraceback|and exception):\s*$")
+_WRAPS = re.compile(
+    r"Caught \S+ in |\(\d+ sub-exceptions?\)$|(?:ProcessRaisedException|RemoteTraceback|and exception):\s*$"
+)
 _IN_PROCESS = ", in Process "
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
-_IN_GROUP = re.compile(r"^\s*(?:\| ?|\+(?P<rule>[-+ ]*\d*[ -]*)$)")
-_PARTS = re.compile(r"\(\d+ sub-exceptions?\)$")
+# The margin of a line in a group of exceptions, and the rule above each of them.
+_MARGIN = re.compile(r"^\s+(?:\| ?|\+[-+ \d]*$)")
 # How torch, and so the launcher, begins a line of its log.
 _LOGGED = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d")
 _REPORT = re.compile(
@@ -357,6 +358,8 @@ class _Reader:
         # The error of a task of Ray, whose message comes last.
         self._of_task = ""
         self._rich = self._usage = False
+        # File and line of the newest frame in a box of rich.
+        self._rich_place = ""
         # Exceptions that Python ignores and whose last lines were not read.
         self._skipped = 0
         # Tracebacks that have begun and lack their exception.
@@ -372,8 +375,7 @@ class _Reader:
         self._link = self._thrown = ""
         self._origin = -1
         self._dump = ""
-        # How many exceptions of a group were read, with the group itself; -1 outside of groups.
-        self._parts = -1
+        self._in_group = False
         # The frames of one thread in the dump of a fatal error.
         self._section: list[str] = []
         # The frames of one thread, while a timer's stacks are read.
@@ -398,16 +400,15 @@ class _Reader:
             self._of_task = f" of {of_task['name'] or 'an error'}{task}"
         is_ignored = _IGNORED.match(text) is not None
         self._skipped += is_ignored
-        if self._parts >= 0 and self._hear_group(at, text):
-            return
+        if self._in_group:
+            self._in_group = _MARGIN.match(text) is not None
+            text = _MARGIN.sub("", text)
         link = _LINKS.get(text.strip())
         if link:
-            if self._plain:  # an exception of a chain that was never raised has no traceback
+            last = self._newest()
+            if self._plain and not (last and last.text == self._plain):
                 self._append(self._error(at, self._plain))
             self._link, self._continued = link, 0
-        elif _GROUP.match(text):
-            self._begin()
-            self._parts = 0
         elif header := _HEADER.search(text):
             front = text[: header.start()].strip()
             if _NAMED.match(front):
@@ -415,6 +416,7 @@ class _Reader:
             elif meaning(front):
                 self._hear_message(at, front)
             self._begin()
+            self._in_group = self._in_group or _GROUP.match(text) is not None
             self._rich = "─" in text
             elsewhere = _ELSEWHERE.search(text)
             self._origin = int(elsewhere[1]) if elsewhere else -1
@@ -425,7 +427,11 @@ class _Reader:
             file = frame[1].replace("\\", "/")
             self._note(f"{file}:{frame[2]} {frame[4] or '<module>'}", "in" if frame[4] else "")
         elif frame := _RICH_FRAME.match(text):
-            self._note(f"{frame[1]}:{frame[2]} {frame[3]}", "in")
+            if not self._open:
+                self._begin()
+            self._rich, self._rich_place = True, frame[1] or self._rich_place
+            if frame[2] and self._rich_place:
+                self._note(f"{self._rich_place} {frame[2]}", "in")
         elif text.startswith("from user code:"):
             self._is_compiled = True
         elif self._open:
@@ -483,7 +489,9 @@ class _Reader:
             self._continued = 1
             return
         line = text.strip() if self._continued else text
-        if line and not line[0].isspace() and (_NAMED.match(line) or meaning(line)):
+        # The frames and the error of a task of Ray stand below the exception that wraps them.
+        is_wrapper = _TASK_ERROR.search(line) is not None
+        if line and not (line[0].isspace() or is_wrapper) and (_NAMED.match(line) or meaning(line)):
             self._open, self._continued, self._is_closing = self._open - 1, 0, True
             if self._skipped:
                 self._skipped -= 1
@@ -510,7 +518,12 @@ class _Reader:
         elif text.strip():
             self._timed = None
             self._plain = text.strip() if _NAMED.match(text) else ""
-            self._hear_message(at, text)
+            # An exception of a chain or a group that was never raised has no traceback.
+            if self._plain and (self._link or self._in_group):
+                self._add(at, self._plain)
+                self._plain = ""
+            else:
+                self._hear_message(at, text)
 
     def _hear_message(self, at: float, text: str) -> None:
         """Read a line outside of tracebacks and stack dumps."""
@@ -613,7 +626,7 @@ class _Reader:
             row = _of_chain(last.row, error.row)
             chained = replace(error, at=last.at, row=row, more=f"; {link}: {last.message}")
             if last.text == error.text:  # another process printed it first
-                chained = replace(last, row=row)
+                chained = replace(last, row=row, frame=last.frame or error.frame)
             elif last.frame and (link == _CAUSED or (last.row and not error.row)):
                 # The exception that was raised last only wraps the one that failed, or its handler failed.
                 chained = replace(last, row=row, more=f"{last.more}; which led to: {error.placed}")
@@ -635,10 +648,10 @@ class _Reader:
         if not text.strip() or _OF_ACTOR.match(text):
             return True
         wrapper = text.startswith("-- Process ")
-        is_bar = "%|" in text
+        is_other = "%|" in text or _LOGGED.match(text)
         is_of_nccl = "CCL error in" in last.text and _OF_NCCL.match(text) is not None
         goes_on = text[0].isspace() or announces or is_item or is_of_nccl
-        goes_on = goes_on and any(map(str.isalnum, text)) and not is_bar
+        goes_on = goes_on and any(map(str.isalnum, text)) and not is_other
         if wrapper or _WRAPS.search(last.text) or not goes_on:
             self._continued = 0
             if wrapper:
@@ -650,43 +663,6 @@ class _Reader:
         whole = shortened(f"{last.text.rstrip()} {text.strip()}")
         self._errors[self._last] = replace(last, text=whole, row=meaning(whole) or last.row)
         return True
-
-    # --- groups of exceptions ---
-
-    def _hear_group(self, at: float, text: str) -> bool:
-        """Read a line of an exception group below its header. Return False once the group has ended."""
-        within = _IN_GROUP.match(text)
-        if not within:
-            self._parts, self._open = -1, 0
-            return False
-        line = text[within.end() :]
-        while inner := _IN_GROUP.match(line):
-            line = line[inner.end() :]
-        if within["rule"] is not None or _HEADER.search(line):
-            self._open, self._frame = 1, ""
-        elif frame := _FRAME.match(line):
-            self._note(f"{frame[1]}:{frame[2]} {frame[4] or '<module>'}", "in")
-        elif self._open and line and not line[0].isspace() and _NAMED.match(line):
-            self._open = 0
-            self._part(at, line)
-        return True
-
-    def _part(self, at: float, line: str) -> None:
-        """Add the group itself, which comes first. Then its first exception takes the group's place."""
-        error = replace(self._error(at, line), frame=self._frame, row=meaning(line))
-        last = self._newest()
-        if not self._parts or last is None:
-            self._append(error)
-        elif _PARTS.search(line):
-            return
-        elif self._parts == 1:
-            row = _of_chain(last.row, error.row)
-            error = replace(error, frame=error.frame or last.frame, row=row, more=f", in {last.placed}")
-            self._errors[self._last] = error
-        elif self._parts <= MOST_PARTS:
-            more = f"{last.more}; and {error.placed}"
-            self._errors[self._last] = replace(last, more=more, row=_of_chain(last.row, error.row))
-        self._parts += 1
 
     # --- what the interpreter or the library prints when it aborts ---
 

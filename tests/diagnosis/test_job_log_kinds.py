@@ -1193,3 +1193,86 @@ def test_a_lost_worker_of_a_loader_is_a_consequence_of_slurms_kill() -> None:
     killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some tasks have been OOM Killed."
     ended = "srun: error: gx6: task 0: Out Of Memory"
     assert diagnosed(*EXCEPTION[:-1], error, killed, ended).verdict is Verdict.OUT_OF_MEMORY
+
+
+def test_the_error_inside_a_task_of_ray_is_named_also_if_its_wrapper_names_a_known_one() -> None:
+    wrapper = "ray.exceptions.RayTaskError(FileNotFoundError): ray::fit() (pid=77, ip=192.0.2.9)"
+    diagnosis = diagnosed(*EXCEPTION[:-1], wrapper, *EXCEPTION[3:5], "FileNotFoundError: no shard")
+    assert "FileNotFoundError: no shard, at fit.py:31" in diagnosis.message
+    assert "RayTaskError" not in diagnosis.message
+
+
+def test_a_frame_of_rich_is_read_over_two_lines_and_without_the_head_of_its_box() -> None:
+    box = ["│ /home/eve/fit.py:31      │", "│ in main                  │", "│ ❱ 31 │   check(batch)    │"]
+    assert "fit.py:31 (main)" in diagnosed(*(f"192.0.2.9: {line}" for line in box)).message
+
+
+def test_an_exception_with_the_mark_of_a_rank_counts_before_that_of_the_launcher() -> None:
+    marked = [f"[rank{rank}]: ValueError: batch 7 is empty" for rank in (0, 1)]
+    launcher = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
+    diagnosis = diagnosed(*marked, "    raise ChildFailedError(", launcher)
+    assert ranks(diagnosis) == [0, 1] and "batch 7 is empty" in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "main() subprocess.CalledProcessError: Command '['--local_rank=3']' died with <Signals.SIGSEGV: 11>.",
+        "Child process 77 (local_rank 3) FAILED (exitcode 1)",
+    ],
+)
+def test_the_local_rank_of_a_process_that_ended_is_named(line: str) -> None:
+    assert "local rank 3" in diagnosed(line).message
+
+
+def test_an_exception_that_was_never_raised_is_a_part_of_its_chain() -> None:
+    link = "The above exception was the direct cause of the following exception:"
+    last = "OSError: We couldn't connect to 'https://huggingface.co'"
+    never = "pool.ProxyError: no way to the proxy"
+    first = "ConnectionRefusedError: [Errno 111] Connection refused"
+    diagnosis = diagnosed(*EXCEPTION[:-1], first, "", link, "", never, "", link, "", *EXCEPTION[:-1], last)
+    assert "huggingface.co" in str(diagnosis.evidence) and "also printed" not in str(diagnosis.evidence)
+
+
+def test_the_place_of_an_error_is_that_of_its_equal_in_the_chain() -> None:
+    full = "OSError: [Errno 28] No space left on device"
+    link = "During handling of the above exception, another exception occurred:"
+    assert "at fit.py:31" in diagnosed(full, "", link, "", *EXCEPTION[:-1], full).message
+
+
+def test_a_worker_that_hung_up_lost_its_terminal() -> None:
+    error = "RuntimeError: DataLoader worker (pid 77) is killed by signal: Hangup."
+    assert "terminal" in diagnosed(*EXCEPTION[:-1], error).remedy
+
+
+def test_the_parameters_without_gradients_are_shown() -> None:
+    error = "RuntimeError: Expected to have finished reduction in the prior iteration before a new one."
+    which = "Parameters which did not receive grad for rank 0: encoder.mask"
+    assert f"near it: {which}" in diagnosed(*EXCEPTION[:-1], error, "and more", which).evidence
+
+
+def test_a_warning_of_nccl_gives_the_cause_and_that_of_a_lost_peer_does_not() -> None:
+    error = "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:9, unhandled cuda error"
+    memory = "gx3:77:78 [1] include/alloc.h:228 NCCL WARN Cuda failure 2 'out of memory'"
+    peer = "gx4:77:78 [1] misc/socket.cc:72 NCCL WARN socketProgress: Connection closed by remote peer gx3"
+    diagnosis = diagnosed(memory, *EXCEPTION[:-1], error, peer)
+    assert diagnosis.verdict is Verdict.OUT_OF_MEMORY and "socketProgress" not in diagnosis.message
+
+
+def test_a_node_whose_processes_outlived_slurms_kill_is_named() -> None:
+    line = "*** JOB 7 STEPD TERMINATED ON gx3 AT 2026-04-07T13:07:45 DUE TO JOB NOT ENDING WITH SIGNALS ***"
+    assert [culprit.node for culprit in diagnosed(f"slurmstepd: error: {line}").culprits] == ["gx3"]
+
+
+def test_warnings_at_the_end_of_a_store_are_no_failure() -> None:
+    lost = (
+        "1: [W212 13:45:53.8 TCPStore.cpp:131] [c10d] recvVector failed on SocketImpl(fd=4): failed to recv"
+    )
+    assert "only warned" in diagnosed("0: saved", "1: saved", lost).message
+
+
+@pytest.mark.parametrize("ends", [20, 28, 31, 37])
+def test_a_frame_that_a_terminal_broke_is_read(ends: int) -> None:
+    frame = EXCEPTION[3]
+    lines = [*EXCEPTION[:3], frame[:ends], frame[ends:], *EXCEPTION[4:]]
+    assert "batch 7 is empty, at fit.py:31" in diagnosed(*lines).message

@@ -138,11 +138,6 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         ("EOFError: EOF when reading a line", Verdict.CRASHED, "ranks have none"),
         ("bdb.BdbQuit", Verdict.CRASHED, "ranks have none"),
         (
-            "RuntimeError: unable to write to file </torch_71_1>: No space left on device (28)",
-            Verdict.CRASHED,
-            "a disk is full",
-        ),
-        (
             "RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing "
             "file data/17: file write failed",
             Verdict.CRASHED,
@@ -210,6 +205,16 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             "NCCL_SOCKET_IFNAME",
         ),
         ("Unable to locate sufficient 2 gpus to run this example. Exiting.", Verdict.ALONE, "too few GPUs"),
+        (
+            "RuntimeError: unable to write to file </torch_47_10039>: No space left on device (28)",
+            Verdict.OUT_OF_MEMORY,
+            "/dev/shm",
+        ),
+        (
+            "python: can't open file '/var/spool/slurmd/job7/fit.py': [Errno 2] No such file or directory",
+            Verdict.CRASHED,
+            "runs a copy of it",
+        ),
     ],
 )
 def test_a_known_message_has_a_cause_and_a_remedy(line: str, verdict: Verdict, word: str) -> None:

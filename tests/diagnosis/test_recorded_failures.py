@@ -106,7 +106,6 @@ EXPECTED: dict[str, tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]] = 
     "group_of_consequences": (
         (1,),
         (
-            "unhandled errors in a TaskGroup (2 sub-exceptions)",
             "ValueError: reader one",
             "OSError: reader two",
         ),
