@@ -119,7 +119,8 @@ class JobHistory:
         process, key = rank.process, (rank.node, rank.process.pid)
         doing = rank.location.doing
         clock, switches = self._looks.pop(key, (rank.clock, process.switches))
-        if process.switches < 0 or process.idle < 0 or waits_for_ray(rank.stacks.main):
+        polls = waits_for_ray(rank.stacks.main) or rank.location.operation.startswith("MPI_")
+        if process.switches < 0 or process.idle < 0 or polls:
             return rank
         seconds, added_switches = rank.clock - clock, process.switches - switches
         has_left = added_switches > 0 and process.idle < seconds - SLACK

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from clusterrun.diagnosis.evidence import GroupRequest, MainCall
@@ -127,9 +127,8 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
 
 
 def _values(frames: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str | int], ...]:
-    user_frame = next((frame for frame in frames if not is_library(_stack([frame])[0])), {})
     values: list[tuple[str, str | int]] = []
-    for name, value in _local_values(user_frame).items():
+    for name, value in next(_values_of_script(frames), {}).items():
         if _NUMBER.fullmatch(value):
             values.append((name, int(value)))
         elif _TEXT.fullmatch(value):
@@ -211,12 +210,8 @@ def _number(text: str) -> int:
 
 def _torch_frames(frames: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, str]]]:
     """Return function and variables of torch's frames that the user's innermost frame has called."""
-    inner = []
-    for frame in frames:
-        if not is_library(_stack([frame])[0]):
-            break
-        inner.append((str(frame["name"]).rpartition(".")[2], _local_values(frame), str(frame["filename"])))
-    return [(name, values) for name, values, path in inner if "/torch/distributed/" in path]
+    inner = [frame for frame in _library_frames(frames) if "/torch/distributed/" in str(frame["filename"])]
+    return [(str(frame["name"]).rpartition(".")[2], _local_values(frame)) for frame in inner]
 
 
 def _call(frames: Sequence[Mapping[str, Any]]) -> MainCall:
@@ -250,7 +245,12 @@ def _passes_no_group(frames: Sequence[Mapping[str, Any]]) -> bool:
     return groups[-1:] == ["None"]
 
 
+def _values_of_script(frames: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    return (_local_values(frame) for frame in frames if not is_library(_stack([frame])[0]))
+
+
 def _library_frames(frames: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the frames of libraries that the script's innermost frame has called."""
     return list(itertools.takewhile(lambda frame: is_library(_stack([frame])[0]), frames))
 
 
@@ -284,13 +284,10 @@ def _request(frames: Sequence[Mapping[str, Any]]) -> GroupRequest:
 
 
 def _rank(frames: Sequence[Mapping[str, Any]]) -> int:
-    for frame in frames:
-        if not is_library(_stack([frame])[0]):
-            values = _local_values(frame)
-            numbers = [_number(values[name]) for name in _RANK_VARIABLES if name in values]
-            if numbers:
-                return numbers[0]
-    return -1
+    ranks = (
+        values[name] for values in _values_of_script(frames) for name in _RANK_VARIABLES if name in values
+    )
+    return _number(next(ranks, ""))
 
 
 def _lock(frames: Sequence[Mapping[str, Any]]) -> str:
@@ -303,10 +300,8 @@ def _lock(frames: Sequence[Mapping[str, Any]]) -> str:
 
 def _numbers(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     numbers: dict[str, str] = {}
-    for frame in frames:
-        if is_library(_stack([frame])[0]):
-            continue
-        for name, value in _local_values(frame).items():
+    for values in _values_of_script(frames):
+        for name, value in values.items():
             if _NUMBER.fullmatch(value):
                 numbers.setdefault(name, value)
     return tuple(f"{name}={value}" for name, value in numbers.items())

@@ -36,7 +36,6 @@ from clusterrun.diagnosis.stacks import (
     line_of,
     location,
     reads_of_process,
-    waits_for_pool,
 )
 from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import frozen, replace
@@ -366,8 +365,8 @@ class JobLooker:
         workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
         running = [pid for pid in workers if (process := proc.find_alive(pid)) and process.state == "R"]
         workers = list(dict.fromkeys((*running, *workers)))
-        # A task of a pool is known to be lost only if every worker waits for one.
-        most = MOST_SPIES if waits_for_pool(stack) else MOST_WORKERS
+        # A loader's workers are alike. Each other process may be the one that holds the rank up.
+        most = MOST_WORKERS if in_data_loader(stack) else MOST_SPIES
         spied = self._spied(workers[:most], _NONBLOCKING)
         return {pid: process.main for pid, process in spied.items()}
 

@@ -14,7 +14,7 @@ from clusterrun.diagnosis.calls import PATIENCE, STOPPED, USUAL, CallTable, root
 from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
 from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
-from clusterrun.diagnosis.stacks import TOGETHER, Doing
+from clusterrun.diagnosis.stacks import ENDED_PYTHON, TOGETHER, Doing
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, other_half, reasons, verb_s, waited
 
@@ -40,7 +40,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if all(prepares or _begins(table, rank) for prepares, rank in zip(preparing, late)):
         patience = START_PATIENCE
     else:
-        works = any(rank.location.doing not in TOGETHER for rank in late)
+        works = any(
+            rank.location.doing not in TOGETHER and rank.stacks.main != (ENDED_PYTHON,) for rank in late
+        )
         patience = table.patience(late) if works else max(PATIENCE, USUAL * table.longest_pause)
     later = table.blameless_for(patience)
     if table.stalled and all(_begins(table, rank) and rank.works and rank.groups for rank in late):

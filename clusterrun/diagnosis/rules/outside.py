@@ -46,20 +46,28 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return [Hypothesis(explain_meeting, CERTAINTY, final=table.is_long_still)]
     writing = tuple(rank.rank for rank in table.ranks if rank.writes)
     if writing:
-        return [Hypothesis(partial(explain_writing, writing=writing), CERTAINTY)]
+        sentence = f"{ranks_in_words(writing)} write{verb_s(writing)} a file that grows"
+        evidence = tuple(reasons(table, writing))
+        return [Hypothesis(partial(explain_rest, sentence=sentence, evidence=evidence), CERTAINTY)]
     busy = tuple(rank.rank for rank in table.ranks if rank.works or rank.compiles)
     if busy and table.stalled and any(table.of(rank).may_spin for rank in busy):
         return [Hypothesis(partial(explain_busy_without_progress, busy=busy), CERTAINTY)]
     if busy:
-        return [Hypothesis(partial(explain_computing, busy=busy), CERTAINTY, final=bool(table.stalled))]
+        sentence = f"{ranks_in_words(busy)} compute{verb_s(busy)}"
+        return [Hypothesis(partial(explain_rest, sentence=sentence), CERTAINTY, final=bool(table.stalled))]
     if not table.ranks:
-        return [Hypothesis(explain_nothing_seen, CERTAINTY)]
+        verdict, sentence = Verdict.UNDETERMINED, "no rank was seen"
+        return [Hypothesis(partial(explain_rest, sentence=sentence, verdict=verdict), CERTAINTY)]
     if not table.is_long_still:
-        return [Hypothesis(explain_pause, CERTAINTY, final=False)]
+        explain = partial(explain_rest, sentence="the ranks pause outside of collectives")
+        return [Hypothesis(explain, CERTAINTY, final=False)]
     living = table.living
     if not living:
-        has_outlived = table.stalled >= START_PATIENCE
-        return [Hypothesis(explain_outlived if has_outlived else explain_ending, CERTAINTY)]
+        sentence = f"all {len(table.ranks)} ranks have ended, and what started them has not"
+        explain = partial(explain_rest, sentence=sentence)
+        if table.stalled >= START_PATIENCE:
+            explain = partial(explain_outlived, sentence=sentence)
+        return [Hypothesis(explain, CERTAINTY)]
     if all(script_has_ended(rank.stacks.main) for rank in living):
         culprits = tuple(rank.rank for rank in living)
         # That is no guess: the outermost frame of each is gone.
@@ -101,7 +109,7 @@ def _below(living: list[RankSnapshot]) -> list[Hypothesis]:
     ]
     late += [pair for pair in pairs if pair[1].state in STOPPED]
     if not inside or not late:
-        is_known = not inside and all(child.stack for _, child in pairs)
+        is_known = not inside and any(child.stack for _, child in pairs)
         return [] if is_known else [Hypothesis(explain_unknown_processes, CERTAINTY)]
     return [Hypothesis(partial(explain_late_process, inside=inside, late=late), CERTAINTY)]
 
@@ -125,14 +133,14 @@ def explain_met_in_vain(table: CallTable, blamed: Ranks) -> Diagnosis:
     return Diagnosis(verdict if table.is_long_still else Verdict.NOTHING, sentence, remedy=remedy)
 
 
-def explain_writing(table: CallTable, blamed: Ranks, writing: Ranks) -> Diagnosis:
-    sentence = f"{ranks_in_words(writing)} write{verb_s(writing)} a file that grows"
-    return Diagnosis(Verdict.NOTHING, sentence, evidence=tuple(reasons(table, writing)))
-
-
-def explain_computing(table: CallTable, blamed: Ranks, busy: Ranks) -> Diagnosis:
-    verb = "computes" if len(busy) == 1 else "compute"
-    return Diagnosis(Verdict.NOTHING, f"{ranks_in_words(busy)} {verb}")
+def explain_rest(
+    table: CallTable,
+    blamed: Ranks,
+    sentence: str,
+    verdict: Verdict = Verdict.NOTHING,
+    evidence: tuple[str, ...] = (),
+) -> Diagnosis:
+    return Diagnosis(verdict, sentence, evidence=evidence)
 
 
 def explain_busy_without_progress(table: CallTable, blamed: Ranks, busy: Ranks) -> Diagnosis:
@@ -145,26 +153,10 @@ def explain_busy_without_progress(table: CallTable, blamed: Ranks, busy: Ranks) 
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (*reasons(table, busy), records), remedy)
 
 
-def explain_nothing_seen(table: CallTable, blamed: Ranks) -> Diagnosis:
-    return Diagnosis(Verdict.UNDETERMINED, "no rank was seen")
-
-
-def explain_pause(table: CallTable, blamed: Ranks) -> Diagnosis:
-    return Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives")
-
-
-def explain_ending(table: CallTable, blamed: Ranks) -> Diagnosis:
-    return Diagnosis(Verdict.NOTHING, _all_ended(table))
-
-
-def explain_outlived(table: CallTable, blamed: Ranks) -> Diagnosis:
+def explain_outlived(table: CallTable, blamed: Ranks, sentence: str) -> Diagnosis:
     nodes = ", ".join(sorted({rank.node for rank in table.ranks})[:MOST_LINES])
     remedy = f"what does the launcher wait for? clusterrun exec --node NODE -- ps -ef, on {nodes}"
-    return Diagnosis(Verdict.WAITING, _all_ended(table), remedy=remedy)
-
-
-def _all_ended(table: CallTable) -> str:
-    return f"all {len(table.ranks)} ranks have ended, and what started them has not"
+    return Diagnosis(Verdict.WAITING, sentence, remedy=remedy)
 
 
 def explain_waiting_outside(table: CallTable, blamed: Ranks, sides: Sequence[tuple[str, Ranks]]) -> Diagnosis:
