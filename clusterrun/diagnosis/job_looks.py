@@ -8,6 +8,7 @@ from clusterrun.model.usage import GpuUse
 
 NOT_INSTALLED = "py-spy is not installed there"
 NO_PYTHON = "they run no Python"
+DRIVER = "driver of Ray"  # in place of the variable that numbers a rank
 
 
 @frozen

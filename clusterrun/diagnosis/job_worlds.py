@@ -14,7 +14,7 @@ from clusterrun.diagnosis.calls import PATIENCE, STOPPED, of_snapshot
 from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import CROWDED, JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.explain_rank import LOOP_REMEDY
-from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
+from clusterrun.diagnosis.job_looks import DRIVER, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.rules import absent_rank
 from clusterrun.diagnosis.stacks import (
     TOGETHER,
@@ -177,13 +177,15 @@ def worlds_of(looks: Sequence[JobLook], is_complete: bool) -> list[JobWorld]:
 def _in_script(ranks: Sequence[SeenRank]) -> list[SeenRank]:
     """Return the ranks without unnumbered processes that run no line of a script, as Ray's controller.
 
-    If no process is known to run such a line, all are returned.
+    If no process is known to run such a line, all are returned. Ray's driver is a rank if there is no other.
     """
     in_script = [
         rank
         for rank in ranks
         if rank.name.variable or not rank.snapshot.stacks.main or rank.snapshot.location.frame
     ]
+    workers = [rank for rank in in_script if rank.name.variable != DRIVER]
+    in_script = workers or in_script
     return in_script if any(rank.snapshot.location.frame for rank in in_script) else list(ranks)
 
 
@@ -347,7 +349,7 @@ def _not_enough_seen(diagnosis: Diagnosis, ranks: Sequence[RankSnapshot], second
     if is_moving or seconds < WHOLE_LOOK or (works and len(ranks) == 1):
         return diagnosis
     lines = {rank.location.line for rank in ranks}
-    where = f"at {lines.pop()}" if len(lines) == 1 else "in the same lines"
+    where = f"at {lines.pop()}" if len(lines) == 1 and "" not in lines else "in the same lines"
     verdict, remedy = Verdict.UNDETERMINED, "does their output grow? If not, what do these lines wait for?"
     message = f"not enough seen: for {seconds:.0f} s each look found all {len(ranks)} ranks {where}"
     if works:

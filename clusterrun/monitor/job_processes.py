@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
-from clusterrun.diagnosis.job_looks import RankName
+from clusterrun.diagnosis.job_looks import DRIVER, RankName
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any, frozen, replace
 
@@ -51,7 +51,7 @@ _BESIDE = frozenset((contract.BESIDE_VARIABLE, contract.RANK_PID_VARIABLE))
 _DAEMONS = frozenset(("slurmstepd",))
 # Ray tells its workers their ranks by messages.
 _RAY = frozenset(("ray", "raylet"))
-UNNUMBERED = RankName("", -1, 0)
+UNNUMBERED, RAY_DRIVER = RankName("", -1, 0), RankName(DRIVER, -1, 0)
 
 
 @frozen
@@ -239,8 +239,9 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
         if head.is_python and not head.launcher and not any(process.is_python for process in descendants):
             trainers = [head]
         else:
-            first = _first_python((head, *descendants))
-            trainers = _with_torch((head, *descendants), loads_torch) or [first or head]
+            trainers = _with_torch((head, *descendants), loads_torch)
+            if not trainers and head.launcher not in _RAY:  # Ray starts programs of its own
+                trainers = [_first_python((head, *descendants)) or head]
         name = _number(head) or _slurm_number(head) or UNNUMBERED
         if len(trainers) > 1 or head.launcher in _RAY:
             name = UNNUMBERED
@@ -248,13 +249,16 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
     names.update(_of_lightning(processes, by_pid))
     if not names:
         candidates: Sequence[JobProcess] = processes
-        if raylets := [process for process in processes if process.launcher == "raylet"]:
-            candidates = [process for raylet in raylets for process in _below(raylet, children)]
+        rays = [process for process in processes if process.launcher in _RAY]
+        if rays:
+            candidates = [process for ray in rays for process in _below(ray, children)]
         trainers = _with_torch(candidates, loads_torch)
-        if not trainers and not any(process.launcher for process in processes):
-            # The script runs python without a launcher, and the program does without torch.
-            trainers = _with_torch(processes, lambda pid: True)
         names = {process.pid: UNNUMBERED for process in trainers}
+        if not trainers and (rays or not any(process.launcher for process in processes)):
+            # The script runs python without a launcher, and the program does without torch.
+            of_script = [process for process in processes if not rays or process not in candidates]
+            name = RAY_DRIVER if rays else UNNUMBERED
+            names = {process.pid: name for process in _with_torch(of_script, lambda pid: True)}
     equal: dict[tuple[RankName, str], list[int]] = {}
     for pid, name in names.items():
         equal.setdefault((name, by_pid[pid].step), []).append(pid)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun import proc
+from clusterrun.diagnosis.job_looks import DRIVER
 from clusterrun.monitor.job_processes import JobProcess, JobProcesses, of_job, sorted_out
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
@@ -166,7 +167,7 @@ def test_a_python_that_starts_python_with_numbers_is_a_launcher() -> None:
     assert ranks(process(85, 1, **task), *started) == expected
 
 
-def test_ray_workers_have_no_task_number_and_the_driver_is_no_rank() -> None:
+def test_ray_workers_have_no_task_number_and_the_driver_is_seen_where_no_worker_trains() -> None:
     task = {**STEP, "SLURM_PROCID": "1"}
     start = process(90, 1, ("/venv/bin/python", "/venv/bin/ray", "start", "--block"), **task)
     raylet = process(91, 90, ("/venv/ray/raylet",), "raylet", **task)
@@ -178,7 +179,9 @@ def test_ray_workers_have_no_task_number_and_the_driver_is_no_rank() -> None:
     driver = process(96, 1, SLURM_JOB_ID="7")
     own = [process(97, 1, ("/venv/ray/raylet",), "raylet"), process(98, 97, ("ray::Worker",))]
     assert ranks(driver, *own, torch=(96, 98)) == [(98, "", -1, 0)]
-    assert ranks(driver, own[0], torch=(96,)) == []
+    assert ranks(driver, own[0], torch=(96,)) == [(96, DRIVER, -1, 0)]
+    shell = process(99, 1, ("bash", "job.sh"), "bash")
+    assert ranks(start, raylet, agent, shell, process(100, 99)) == [(100, DRIVER, -1, 0)]
 
 
 @pytest.mark.parametrize(
