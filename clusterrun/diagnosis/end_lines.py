@@ -91,7 +91,8 @@ _CRASHED = re.compile(
     r"^\[(?P<node>[\w.-]+):(?P<pid>\d+)(?::\d+)*\] .*?\b(?:Signal: [\w ]+ \(|Caught signal )(?P<number>\d+)"
 )
 _WORDS_OF_ENDS = (" code", "exitcode", "_code", " status", "signal", "Signal", "SIG")
-_OF_REQUEST = re.compile(r"(?i)https?\b|\burl\b|request")
+# The answer of a server has a code too, and a program may announce how it treats a signal.
+_OF_NO_END = re.compile(r"(?i)https?\b|\burl\b|request|\bwill be\b")
 _RANK = re.compile(r"(?i)(?<!local_)(?<!local )\brank\W{0,3}(\d{1,5})\b")
 _LOCAL_RANK = re.compile(r"local_rank(?:: |=| )(\d+)")
 # The number that mp.spawn gives to a process.
@@ -284,7 +285,7 @@ def end_in_words(line: str, order: int, rank: int = -1) -> EndLine | None:
     elif name := match["name"] or match["received"]:
         code = -int(getattr(signal, name.upper(), 0))
     code = _of_shell(code)
-    if code == 0 or not -64 < code < 256 or _OF_REQUEST.search(line):
+    if code == 0 or not -64 < code < 256 or _OF_NO_END.search(line):
         return None
     ranks = tuple(int(rank) for rank in _RANK.findall(line)[:1])
     process = _PROCESS.search(line)

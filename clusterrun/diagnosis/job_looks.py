@@ -64,5 +64,4 @@ class JobLook:
     gpus: tuple[GpuUse, ...] = ()
     processes: int = 0  # processes of the job on it
     problems: tuple[str, ...] = ()  # why stacks or variables could not be read, in sentences
-    ras: int = 0  # ranks in which NCCL's RAS service listens
     programs: tuple[str, ...] = ()  # the programs that these run, if none is a rank

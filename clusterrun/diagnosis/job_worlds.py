@@ -43,11 +43,8 @@ COUNTS = 2.0
 MOST_COUNTS = 3
 # Seconds by which the clocks of two looks, and the times at which a thread ran, may differ.
 SLACK = 0.5
-RAS_IS_NOT_ASKED = (
-    "NCCL's RAS service listens in the ranks. It is not asked, because a request can crash a rank that makes "
-    "a communicator (NVIDIA/nccl#2346). At your own risk: ncclras --verbose, on a node of the job"
-)
 _NO_STACK = "no stack"
+FIRST_NODE_REMEDY = "set it to the first node: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
 # A number of tasks on a node, and the number of consecutive nodes with as many: ``2(x4)``.
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
@@ -298,10 +295,10 @@ def judge_world(
     evidence = [*diagnosis.evidence, *_differing_counters(dict(world.counters)), *_without_stacks(world)]
     if has_records:
         evidence.append("torch's own flight records of these ranks show their calls")
-    diagnosis = replace(diagnosis, evidence=tuple(evidence))
     if not world.is_numbered and len(world.ranks) > 1:
-        diagnosis = _named_by_process(diagnosis, world)
-    judgement = replace(judgement, diagnosis=diagnosis)
+        pids = ", ".join(f"rank {rank.rank} is process {rank.process.pid}" for rank in world.ranks[:MOST])
+        evidence.append(f"no variable numbers these ranks; they are counted by node and process: {pids}")
+    judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=tuple(evidence)))
     return replace(judgement, certain=False, later=PATIENCE) if is_early else judgement
 
 
@@ -379,23 +376,6 @@ def _not_enough_seen(diagnosis: Diagnosis, ranks: Sequence[RankSnapshot], second
     )
 
 
-def _named_by_process(diagnosis: Diagnosis, world: JobWorld) -> Diagnosis:
-    """Name the process of each culprit, because no variable numbers the ranks."""
-    pid_by_rank = {rank.rank: rank.process.pid for rank in world.ranks}
-    pids = ", ".join(f"rank {rank} is process {pid}" for rank, pid in list(pid_by_rank.items())[:MOST])
-    note = f"no variable numbers these ranks; they are counted by node and process: {pids}"
-    culprits, message = [], diagnosis.message
-    for culprit in diagnosis.culprits:
-        if culprit.rank in pid_by_rank:
-            process = pid_by_rank[culprit.rank]
-            counted = f"process {process} on {culprit.node} (counted as rank {culprit.rank})"
-            message = message.replace(f"rank {culprit.rank} on {culprit.node}", counted)
-            culprit = replace(culprit, why=f"process {process}: {culprit.why}")
-        culprits.append(culprit)
-    evidence = (*diagnosis.evidence, note)
-    return replace(diagnosis, message=message, culprits=tuple(culprits), evidence=evidence)
-
-
 def _differing_counters(counters: Mapping[int, Sequence[str]]) -> Iterable[str]:
     """Yield the variables that count steps and differ: who is behind, as far as the script shows it."""
     by_name: dict[str, dict[int, str]] = {}
@@ -467,8 +447,6 @@ def diagnose_looks(
         )
         diagnosis = _alone(worlds, diagnosis)
     evidence = (*diagnosis.evidence, *others, *_circumstances(looks, ()))
-    if diagnosis.verdict is Verdict.UNDETERMINED and any(look.ras for look in looks):
-        evidence += (RAS_IS_NOT_ASKED,)
     certain = all(judgement.certain for judgement in judgements)
     later = max(judgement.later for judgement in judgements)
     return Judgement(replace(diagnosis, evidence=evidence), certain, later)
@@ -523,53 +501,42 @@ def _meets(look: JobLook) -> SeenLauncher | None:
 
 def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) -> Diagnosis:
     """Return the diagnosis of a job in which no rank runs: its launchers may wait for each other."""
-    meeting: dict[str, SeenLauncher] = {}
-    for look in looks:
-        if launcher := _meets(look):
-            meeting[look.node] = launcher
+    meeting = {look.node: launcher for look in looks if (launcher := _meets(look))}
     if meeting:
-        first = next(iter(meeting.values()))
-        absent = [look for look in looks if look.node not in meeting]
+        node, first = next(iter(meeting.items()))
         count = len(looks) + len(mute)
-        sentence = (
-            f"{first.name} on {some_of(list(meeting), MOST)} waits for other nodes, and has started no rank"
-        )
-        culprits = []
-        for look in absent:
-            children = [child for rank in look.ranks for child in rank.snapshot.process.children]
-            running = ", ".join(f"{child.name} (process {child.pid})" for child in children[:MOST])
-            why = f"no {first.name} waits there" + (f"; there runs {running}" if running else "")
-            culprits.append(Culprit(-1, look.node, why))
-        remedy = (
-            "start it once on each node (srun --ntasks-per-node=1), with the same --nnodes and rendezvous"
-        )
-        remedy += " endpoint; the endpoint's port must be reachable from every node"
+        name, endpoint, verdict = first.name, first.endpoint, Verdict.UNDETERMINED
+        sentence = f"{name} on {some_of(list(meeting), MOST)} waits for other nodes, and has started no rank"
         frame = next(frame for frame in first.stack if "rendezvous" in frame)
-        evidence: tuple[str, ...] = (f"{first.name} on {next(iter(meeting))} is at {short(frame)}",)
+        evidence = [f"{name} on {node} is at {short(frame)}"]
+        evidence += [f"its rendezvous endpoint is {endpoint}"] * bool(endpoint)
+        remedy = "start it once on each node (srun --ntasks-per-node=1), with the same --nnodes and "
+        remedy += "rendezvous endpoint; the endpoint's port must be reachable from every node"
+        host = endpoint.partition(":")[0]
+        names = {look.node.partition(".")[0] for look in looks}
+        # An address, or the name of an interface such as n0001-ib, may belong to a node of the job.
+        is_foreign = re.fullmatch(r"[a-z][\w.-]*", host) and not host.startswith((*names, "localhost"))
+        culprits = []
         if first.nodes > count:
+            verdict, evidence = Verdict.NEVER_ARRIVED, evidence[:1]
             sentence += f": it waits for {first.nodes} nodes, and the job has {count}"
             remedy = "give it the number of nodes of the job: --nnodes $SLURM_NNODES"
-            return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, remedy)
-        if first.endpoint:
-            evidence = (*evidence, f"its rendezvous endpoint is {first.endpoint}")
-            host = first.endpoint.partition(":")[0]
-            names = {look.node.partition(".")[0] for look in looks}
-            # An address, or the name of an interface such as n0001-ib, may belong to a node of the job.
-            is_foreign = re.fullmatch(r"[a-z][\w.-]*", host) and not host.startswith((*names, "localhost"))
-            is_loopback = count > 1 and re.match(r"localhost|127\.|\[?::1", first.endpoint)
-            if is_loopback or (is_foreign and not mute):
-                problem = "names no node of the job"
-                if is_loopback:
-                    problem = "is each node's own loopback, so each node waits for itself"
-                sentence += f": its rendezvous endpoint {problem}"
-                remedy = "set it to the first node: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
-                return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
-        if not absent or mute:
-            return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
-        certainty = absent_rank.CERTAINTY
-        return Diagnosis(
-            Verdict.NEVER_ARRIVED, sentence, tuple(culprits), (), evidence, remedy, certainty=certainty
-        )
+        elif count > 1 and re.match(r"localhost|127\.|\[?::1", endpoint):
+            sentence += ": its rendezvous endpoint is each node's own loopback, so each node waits for itself"
+            remedy = FIRST_NODE_REMEDY
+        elif is_foreign and not mute:
+            sentence += ": its rendezvous endpoint names no node of the job"
+            remedy = FIRST_NODE_REMEDY
+        elif not mute:
+            for look in looks:
+                children = [child for rank in look.ranks for child in rank.snapshot.process.children]
+                running = ", ".join(f"{child.name} (process {child.pid})" for child in children[:MOST])
+                why = f"no {name} waits there" + (f"; there runs {running}" if running else "")
+                culprits += [Culprit(-1, look.node, why)] * (look.node not in meeting)
+        if culprits:
+            verdict = Verdict.NEVER_ARRIVED
+        certainty = absent_rank.CERTAINTY if culprits else 0
+        return Diagnosis(verdict, sentence, tuple(culprits), (), tuple(evidence), remedy, certainty=certainty)
     count = sum(look.processes for look in looks)
     names = {launcher.name for look in looks for launcher in look.launchers}
     names.update(program for look in looks for program in look.programs)

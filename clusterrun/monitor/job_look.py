@@ -85,7 +85,6 @@ _NOT_OF_TORCH = (
     *("n_tty_read", "inet_csk_accept", "inet_csk_wait_for_connect", "hrtimer_nanosleep", "do_nanosleep"),
     *("common_nsleep", "sigsuspend", "do_sigtimedwait", "__do_sys_pause"),
 )
-RAS_VARIABLE, RAS_ADDRESS = "NCCL_RAS_ADDR", "localhost:28028"
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 _NONBLOCKING = ("--nonblocking", "--locals")
 _NATIVE = ("--native", "--locals")
@@ -191,7 +190,6 @@ class JobLooker:
             gpus,
             self._processes.count,
             tuple(self._problems),
-            sum(has_ras(rank, self._tcp) for rank in ranks),
             () if observed else self._processes.programs,
         )
 
@@ -412,16 +410,6 @@ def _may_be_in_torch(stack: tuple[str, ...], waits_in: str) -> bool:
 
 def uses_gpu(pid: int) -> bool:
     return any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in proc.descriptors(pid).values())
-
-
-def has_ras(rank: RankProcess, tcp: proc.TcpTables) -> bool:
-    """Return whether NCCL's RAS service listens in a rank."""
-    port = rank.environment.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")[2]
-    rank_sockets = proc.sockets(rank.pid)
-    return any(
-        inode in rank_sockets and str(number) == port
-        for inode, (_, number) in tcp.listeners(rank.pid).items()
-    )
 
 
 def _moment(pid: int, thread: int = 0) -> Moment:

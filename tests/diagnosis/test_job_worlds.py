@@ -17,7 +17,7 @@ from clusterrun.diagnosis.evidence import (
     RankSnapshot,
 )
 from clusterrun.diagnosis.job_looks import NO_PYTHON, JobLook, RankName, SeenLauncher, SeenRank
-from clusterrun.diagnosis.job_worlds import RAS_IS_NOT_ASKED, JobHistory, JobWorld, diagnose_looks, worlds_of
+from clusterrun.diagnosis.job_worlds import JobHistory, JobWorld, diagnose_looks, worlds_of
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, Doing, ThreadPlace, reads_of_process
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
@@ -561,6 +561,23 @@ def test_a_rank_that_polls_after_the_end_of_its_script_is_named_by_the_second_lo
     assert "its script has ended, and its process has not" in diagnosis.message
 
 
+@pytest.mark.parametrize(
+    ("function", "verdict"), [("MPI_Send", Verdict.MISMATCH), ("MPI_Allreduce", Verdict.UNDETERMINED)]
+)
+def test_if_all_ranks_send_none_is_left_that_receives(function: str, verdict: Verdict) -> None:
+    history = JobHistory()
+    for clock in (NOW, NOW + 60):
+        later = [
+            sampled(
+                rank, stack=LOOP, native=(function,), state="R", busy=0.1, idle=0.0, switches=9000, size=2
+            )
+            for rank in range(2)
+        ]
+        later = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in later]
+        diagnosis = diagnose_looks(looks(*later), (), history).diagnosis
+    assert (diagnosis.verdict, diagnosis.culprits) == (verdict, ())
+
+
 def test_a_rank_whose_python_has_ended_is_named_if_others_wait_in_mpi() -> None:
     history = JobHistory()
     for clock in (NOW, NOW + 60):
@@ -745,13 +762,6 @@ def test_states_are_shown_without_blame_if_there_are_no_stacks() -> None:
     assert line == "ranks 0-3: no stack; state S in futex, 0 processors, did not run during the look"
 
 
-def test_ncclras_is_named_as_an_unasked_source_if_nothing_else_decides() -> None:
-    stuck = [sampled(rank, size=2) for rank in range(2)]
-    late = [sampled(0, size=2), sampled(1, size=2, stack=LOOP)]
-    evidence = [diagnose_looks(looks(*ranks, ras=2), (), JobHistory()).diagnosis for ranks in (stuck, late)]
-    assert [RAS_IS_NOT_ASKED in diagnosis.evidence for diagnosis in evidence] == [True, False]
-
-
 @pytest.mark.parametrize(("busy", "expected"), [(0.9, Verdict.NOTHING), (0.0, Verdict.UNDETERMINED)])
 def test_ranks_without_python_that_work_are_no_hang(busy: float, expected: Verdict) -> None:
     ranks = [sampled(rank, stack=(), busy=busy, size=2) for rank in range(2)]
@@ -826,7 +836,7 @@ def test_ranks_that_were_only_counted_are_listed_with_their_processes() -> None:
         sampled(0, name=nameless), sampled(1, name=nameless), sampled(2, name=nameless, stack=LOOP)
     )
     assert any("rank 2 is process 102" in line for line in diagnosis.evidence)
-    assert diagnosis.culprits[0].why.startswith("process 102: it waits in user code")
+    assert blamed(diagnosis) == [(2, "n0")]
 
 
 def test_a_rank_that_makes_a_group_larger_than_the_job_is_named() -> None:

@@ -18,10 +18,8 @@ import pytest
 from clusterrun.diagnosis.flight_dump import groups_and_records
 from clusterrun.diagnosis.job_looks import RankName
 from clusterrun.monitor import torch_dumps
-from clusterrun.monitor.job_look import has_ras
 from clusterrun.monitor.job_processes import RankProcess
 from clusterrun.monitor.torch_dumps import flight_dumps, servers_of, stacks_of_servers
-from clusterrun.proc import TcpTables
 
 DUMP = {"entries": [{"process_group": ["0", "default_pg"], "collective_seq_id": 3}]}
 SERVED = """
@@ -136,10 +134,3 @@ def test_a_server_on_a_port_of_two_sockets_is_not_asked(tmp_path: Path) -> None:
     with served(tmp_path, PORT=port, SERVERS="2") as process:
         assert (tmp_path / "up").exists()
         assert servers_of([process]) == {}
-
-
-def test_a_rank_in_which_the_ras_service_of_nccl_listens_is_counted() -> None:
-    with create_server(("127.0.0.1", 0)) as service:
-        address = f"localhost:{service.getsockname()[1]}"
-        assert has_ras(rank(os.getpid(), NCCL_RAS_ADDR=address), TcpTables())
-        assert not has_ras(rank(os.getpid()), TcpTables())

@@ -20,6 +20,22 @@ CERTAINTY = 20
 # The kernel sent the same bytes again and again to another node of the job.
 CUT = 100
 MOST_COUNTS = 16
+_PAIRS = "let one of each two ranks receive first, or use sendrecv; a large send to the own rank never ends"
+# By the beginning of a call that another rank must answer by another call: how ranks wait in it, what that
+# other rank does, and the remedy.
+_ONE_SIDED = {
+    STORE_WAIT: (
+        "for a key of the store",
+        "sets it",
+        "which line sets that key, and on which rank? It was not run: an if around it, or another key",
+    ),
+    "MPI_Send": ("in MPI_Send", "receives", _PAIRS),
+    "MPI_Recv": (
+        "in MPI_Recv",
+        "sends",
+        "which line sends to them? It was not run: an if around it, or another rank",
+    ),
+}
 _QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it looks the same from outside"
 
 
@@ -90,12 +106,10 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
         where = f" at {lines.pop()}" if len(lines) == 1 else ""
         unknown = sorted({rank.rank for rank in table.living}.difference(table.wait_by_rank))
         subject = ranks_in_words(table.wait_by_rank) if unknown else "all ranks"
-        if are_together and all(wait.operation.startswith(STORE_WAIT) for wait in stuck):
-            sentence = f"all ranks wait for a key of the store{where}, so no rank is left that sets it"
-            remedy = (
-                "which line sets that key, and on which rank? It was not run: an if around it, or another key"
-            )
-            return Diagnosis(Verdict.MISMATCH, sentence, (), (), waited(table), remedy)
+        for beginning, (wait_for, answers, remedy) in _ONE_SIDED.items():
+            if are_together and all(wait.operation.startswith(beginning) for wait in stuck):
+                sentence = f"all ranks wait {wait_for}{where}, so no rank is left that {answers}"
+                return Diagnosis(Verdict.MISMATCH, sentence, (), (), waited(table), remedy)
         sentence = f"not enough seen: {subject} wait in {operation}{where}, and it does not end"
         if len({wait.operation for wait in table.waits}) > 1:
             sentence = f"not enough seen: {'; '.join(waited(table)[:MOST_LINES])}; these calls do not end"
