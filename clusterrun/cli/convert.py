@@ -80,8 +80,8 @@ def _report(conversion: Conversion) -> None:
         places = ", ".join(map(str, sorted(others)))
         say(f"the script does more than start one program: the line lacks what lines {places} start")
         say(
-            '  it can stay a script for sbatch: eval "$(clusterrun check --export)" in it checks the nodes, '
-            "and clusterrun diagnose JOB reads the job"
+            "  it can stay a script for sbatch, with clusterrun run in the place of each launcher "
+            "(srun, torchrun): clusterrun help interactive"
         )
     if not conversion.command:
         say(NO_COMMAND)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ QUEUED_OPTIONS = tuple(option.name for option in option_table.CONFIGURABLE.value
 # The allocation decides these options, unless the command line does.
 ALLOCATION_OPTIONS = ("nodes", "gpus", "nodelist", "exclude")
 ALWAYS = ("follow", "wait")
+# Signals that Slurm sends to a batch script, or that its trap sends to the program which starts the ranks.
+PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
 
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
@@ -115,6 +118,8 @@ def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
 
     interrupt_at_signals()
     record = begin(spec, explicit, context, say, standard_input.files(spec))
+    for number in PASSED_ON:
+        signal.signal(number, partial(_pass_on, record.process))
     say(f"run {record.run_id}\n{_description(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
     code = follow_to_end(context, record, True, partial(_interrupted, context, record))
     if code != ExitCode.FAILED:
@@ -128,6 +133,15 @@ def interrupt_at_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+
+
+def _pass_on(process: str, number: int, _: Any) -> None:
+    """Send a signal to the coordinator ``process``, which asks Slurm for its reason."""
+    from clusterrun.local.processes import alive
+
+    if alive(process):
+        with suppress(ProcessLookupError):
+            os.kill(int(process.partition(".")[0]), number)
 
 
 def _interrupted(context: Context, record: RunRecord, *_: str) -> int:

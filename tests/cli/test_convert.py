@@ -152,4 +152,4 @@ def test_a_script_that_is_more_than_one_launch_is_named_so_first(
     assert main(["convert", "job.sh"]) == 0
     first, second = capsys.readouterr().err.splitlines()[:2]
     assert ("does more than start one program" in first) == is_more
-    assert ("check --export" in second and "diagnose JOB" in second) == is_more
+    assert ("clusterrun run" in second) == is_more

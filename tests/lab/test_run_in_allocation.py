@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.lab.test_slurm_runs import PROGRAM, Site, on_slurm
+from tests.lab.test_slurm_runs import PROGRAM, Site, on_slurm, until
 
 pytestmark = pytest.mark.lab
 __all__ = ["on_slurm"]
@@ -30,7 +30,10 @@ $run --nodes 3 true 2>/dev/null; echo "larger $?"
 $run --time 5 true 2>/dev/null; echo "for sbatch $?"
 $run --nodes 1 stay.py >third 2>&1 & third=$!
 starts third
-kill -KILL $third
+kill -TERM $third; wait $third; echo "terminated $?"
+$run --nodes 1 stay.py >fourth 2>&1 & fourth=$!
+starts fourth
+kill -KILL $fourth
 {PROGRAM} wait last 2>/dev/null
 squeue --noheader --jobs=$SLURM_JOB_ID --format=%T
 exit 7
@@ -48,7 +51,7 @@ def test_an_allocation_survives_each_end_of_its_ranks(on_slurm: Site) -> None:
     assert lines == [
         *("in a step 0", "too many 2", "interrupted 130", "…", "cancelled 1", "failed 7"),
         *("killed 139", "larger 2"),
-        *("for sbatch 2", "…", "RUNNING"),
+        *("for sbatch 2", "terminated 1", "…", "RUNNING"),
     ], result.err
     assert result.code == 7
     (job_id,) = re.findall(r"Granted job allocation (\d+)", result.err)
@@ -76,6 +79,55 @@ def test_a_check_runs_once_in_an_allocation_until_a_run_fails(on_slurm: Site) ->
     result = on_slurm.run("alloc", "--nodes", "1", "bash", "again.sh", limit=240)
     expected = ["ended 0 0", "ended 0 1", "ended 0 0", "ended 1 0", "ended 0 0"]
     assert result.out.splitlines() == expected, result.err + (on_slurm.project / "said").read_text()
+
+
+SAVES = """import os, signal, sys, time
+def save(number, frame):
+    for part in range(3):
+        print("saved", part, flush=True)
+        time.sleep(0.5)
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, lambda number, frame: print("got USR1", flush=True))
+signal.signal(signal.SIGTERM, save)
+print("started", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+LAUNCHERS = {
+    "srun": "srun --ntasks-per-node=1 python3 saves.py",
+    "clusterrun": f"{PROGRAM} run --preflight off --ranks-per-node 1 saves.py",
+}
+OF_A_LAUNCHER = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --output={launcher}.out
+trap 'kill -USR1 $launched' USR1
+{line} & launched=$!
+wait $launched; wait $launched
+"""
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_of_a_batch_script_get_the_signals_and_the_time_that_they_have_below_srun(
+    on_slurm: Site, launcher: str
+) -> None:
+    project, lab, home = on_slurm.project, on_slurm.lab, {"CLUSTERRUN_HOME": str(on_slurm.home)}
+    (project / "saves.py").write_text(SAVES)
+    (project / "job.sbatch").write_text(OF_A_LAUNCHER.format(launcher=launcher, line=LAUNCHERS[launcher]))
+    job_id = lab.exec(["sbatch", "--parsable", "job.sbatch"], env=home, cwd=str(project)).out.strip()
+    output = project / f"{launcher}.out"
+
+    def printed(text: str) -> bool:
+        return output.exists() and output.read_text().count(text) == 2
+
+    until(lambda: printed("started"), 60)
+    lab.exec(["scancel", "--batch", "--signal=USR1", job_id])
+    until(lambda: printed("got USR1"), 60)
+    lab.exec(["scancel", job_id])
+    until(lambda: printed("saved 2"), 60)
+    if launcher == "clusterrun":
+        assert on_slurm.run("wait", "last").code == 1
+        (run,) = json.loads(on_slurm.run("status", "--json").out)["runs"]
+        assert (run["state"], run["job_id"]) == ("CANCELLED", job_id)
+        assert "through the scheduler" in run["reason"]
 
 
 IN_A_BATCH_SCRIPT = f"""#!/bin/bash
