@@ -32,6 +32,7 @@ from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import NoSuchRun
+from clusterrun.model.frozen import replace
 from clusterrun.operations.context import Context
 from clusterrun.reports.view import (
     INTEGER,
@@ -113,6 +114,8 @@ RESULTS = View(
 
 
 _WITHOUT = ("follow", "wait")
+# Options of a sweep that a retry may change.
+_OF_RETRY = ("mem", "time", "partition", "requeue")
 _common = partial(grouped, group="resources", common=True)
 
 
@@ -283,18 +286,23 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
 
 @sweep.command()
 @click.option("--failed", is_flag=True, help="The points whose runs failed or were ended: the default.")
+@options(option for option in option_table.EVERY if option.name in _OF_RETRY)
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
-def retry(word: str, failed: bool) -> int:
+def retry(word: str, failed: bool, **changes: Any) -> int:
     """Queue the points of SWEEP again whose runs failed or were ended; those runs stay, to be read.
 
     \b
     Examples:
       clusterrun sweep retry last
+      clusterrun sweep retry --time 3h --mem 64G last
     """
+    from clusterrun.config.spec_fields import fields
     from clusterrun.operations.sweep import retried
 
     context = Context(tell=say)
-    return _queue_rest(context, retried(_named(context, word), context, say), "no run of it has failed")
+    record = _named(context, word)
+    record = replace(record, spec=replace(record.spec, **fields(changes, os.environ)))
+    return _queue_rest(context, retried(record, context, say), "no run of it has failed")
 
 
 @sweep.command("continue")

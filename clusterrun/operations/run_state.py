@@ -19,7 +19,7 @@ from clusterrun.operations.run_files import recorded
 from clusterrun.runs.store import FORGOTTEN
 from clusterrun.slurm.queries import JobRow
 from clusterrun.slurm_text import job_states
-from clusterrun.slurm_text.reasons import SEE_NODES, explain
+from clusterrun.slurm_text.reasons import explain
 
 STALE_SECONDS = 3 * contract.STATE_SECONDS
 # Seconds without an answer after which a submission counts as lost. The search for its job is far shorter.
@@ -58,8 +58,7 @@ class RunEvidence:
     script_error: str = ""  # the reason that the batch script printed for its own end
     before: str = ""  # how the run ended that this run waits for in vain
     waits_for: str = ""  # the runs that have not ended, and that Slurm starts this run after
-    # Why nodes left the job, or cannot take it, as Slurm or an administrator noted it.
-    node_reason: str = ""
+    node_reason: str = ""  # why nodes left the job, as Slurm or an administrator noted it
     message: OrphanReport | None = None  # the newest message of agents whose coordinator is dead
     damaged: bool = False  # whether a state exists that cannot be read
 
@@ -100,6 +99,8 @@ def judge(evidence: RunEvidence) -> RunStatus:
     may_advise = not (record.spec.goes_on or record.in_allocation)
     if may_advise and verdict.state is State.TIMEOUT and not is_deadline:
         remedy = "--time allows more" if is_local else "--time asks for more, --requeue continues such a run"
+        if record.sweep:
+            remedy = f"for more: clusterrun sweep retry --time TIME {record.name.rpartition('.')[0]}"
     elif may_advise and verdict.state is State.NODE_FAIL and not is_local:
         remedy = "--requeue continues such a run"  # sbatch does so, unless it has --no-requeue
     attempts = state.attempts if state else ()
@@ -161,8 +162,6 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
     if (row.state is State.PENDING or handed_over) and not has_started:
         never = evidence.answered and explain(row.reason).never
         why = _why_queued(row, state, evidence.now)
-        if evidence.node_reason:
-            why = why.replace(SEE_NODES, f"sinfo -R: {evidence.node_reason}")
         if never and evidence.before:
             why = f"{WILL_NEVER}: {evidence.before}"
         elif state is None and evidence.waits_for:

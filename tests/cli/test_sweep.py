@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
@@ -59,8 +60,10 @@ def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine
     assert "sweep: 2 COMPLETED, 1 FAILED" in row and "FAILED" in row.split()
     assert "too fast" in clusterrun("logs", "rates").out
     (clusterrun.folder / "mended").touch()
-    assert clusterrun("sweep", "retry", "rates").code == 0
+    assert clusterrun("sweep", "retry", "--time", "2h", "rates").code == 0
     assert clusterrun("wait", "rates").code == 0
+    again = json.loads(clusterrun("status", "--json", "rates.2").out)["runs"][0]
+    assert json.loads((Path(again["run_dir"]) / "record.json").read_text())["spec"]["time"] == 7200
     best = json.loads(clusterrun("sweep", "results", "rates", "--max", "--json").out)
     assert [(entry["name"], entry["reported"]["loss"]) for entry in best["results"]] == [
         ("rates.2", 0.3),
