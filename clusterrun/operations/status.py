@@ -32,7 +32,7 @@ from clusterrun.runs.store import Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
 from clusterrun.slurm.job_cache import SharedJobs
 from clusterrun.slurm.queries import JobRow
-from clusterrun.slurm_text.reasons import SEE_NODES, explain
+from clusterrun.slurm_text.reasons import SEE_NODES
 from clusterrun.system import Clock, notice_if_slow
 
 SPEAK_AFTER = 2.0
@@ -185,6 +185,7 @@ class StatusQuery:
         if is_this_machine and has_process:
             is_alive = bool(record.coordinator) and alive(record.coordinator)
         silent = files.state is None or now - files.state.updated_at > STALE_SECONDS
+        removed = fold(removed_nodes(files.state, row)) if row and row.state.ended and reply.answered else ""
         status = judge(
             RunEvidence(
                 record=record,
@@ -200,11 +201,15 @@ class StatusQuery:
                 script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
                 waits_for=self._waits_for(record) if row and row.reason == "Dependency" else "",
-                node_reason=self._node_reason(files, row) if row and reply.answered else "",
+                node_reason=self._node_reason(removed) if removed else "",
                 damaged=bool(files.damage),
                 message=self._store.orphan_report(record.run_id) if row and silent else None,
             )
         )
+        if row and reply.answered and SEE_NODES in status.reason:
+            nodes = row.reason.partition("UnavailableNodes:")[2] or row.nodelist
+            if unfit := self._node_reason(nodes, record.spec.partition):
+                status = replace(status, reason=status.reason.replace(SEE_NODES, f"sinfo -R: {unfit}"))
         if files.damage or files.doubt:
             reasons = filter(None, (status.reason, files.damage, files.doubt))
             status = replace(status, reason="; ".join(reasons))
@@ -217,17 +222,7 @@ class StatusQuery:
         self._note(status, files, row is None or row.state.ended or record.in_allocation, reply, now)
         return status
 
-    def _node_reason(self, files: RunFiles, row: JobRow) -> str:
-        """Return Slurm's reason why nodes left an ended job, or cannot take a waiting one; '' if unknown."""
-        nodes, state, partition = "", files.state, files.record.spec.partition
-        if row.state is State.PENDING and explain(row.reason).remedy == SEE_NODES:
-            nodes = row.reason.partition("UnavailableNodes:")[2]
-        elif row.state.ended and state is not None and state.state is State.NODE_FAIL:
-            nodes = fold(removed_nodes(state, row))
-            if not nodes:
-                return ""
-        else:
-            return ""
+    def _node_reason(self, nodes: str, partition: str = "") -> str:
         if (nodes, partition) not in self._node_reasons:
             self._node_reasons[nodes, partition] = self._client().node_reasons(nodes, partition)
         return self._node_reasons[nodes, partition]

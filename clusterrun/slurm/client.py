@@ -380,17 +380,17 @@ class SlurmClient:
         return queries.read_finished(completed.out, mark)
 
     def node_reasons(self, nodes: str, partition: str = "") -> str:
-        """Return why nodes are down or drained, as Slurm or an administrator noted it; '' if unknown.
+        """Return which nodes are down or drained, and why, as Slurm or an administrator noted it.
 
-        Without ``nodes`` it names those of the partition, or of all partitions.
+        Without ``nodes`` all nodes of the partition are meant, or of all partitions. Return '' if unknown.
         """
-        columns = "%E" if nodes else "%N: %E"
         where = f"--nodes={nodes}" if nodes else f"--partition={partition}" if partition else "--all"
-        argv = ("sinfo", "--noheader", "--list-reasons", where, f"--format={columns}")
+        argv = ("sinfo", "--noheader", "--list-reasons", where, "--format=%N: %E")
         try:
-            return some_of(tuple(dict.fromkeys(self._ask(argv).splitlines())), 4)
+            reasons = some_of(tuple(dict.fromkeys(self._ask(argv).splitlines())), 4)
         except SchedulerError:
             return ""
+        return reasons.removeprefix(f"{nodes}: ")
 
     def _ask(self, argv: Sequence[str]) -> str:
         completed = self._tried(argv)

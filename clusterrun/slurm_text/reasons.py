@@ -22,7 +22,7 @@ class JobReason:
 # The remedy of reasons that concern nodes.
 SEE_NODES = "see sinfo -R"
 _ASK = "ask the site's staff"
-_NOT_LAUNCHED = "is held: it could not be started on a node, which sinfo -R lists if its prolog failed"
+_NOT_LAUNCHED = f"is held: it could not be started on a node, perhaps because its prolog failed: {SEE_NODES}"
 _RELEASE = "scontrol release JOB releases it"
 _SHORTER = "scontrol show reservation; a shorter --time may fit before it, see clusterrun plan"
 
