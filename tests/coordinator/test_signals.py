@@ -206,6 +206,12 @@ def make_room() -> None:
     tape.at(50.0, *steps(signal.SIGUSR2))
     assert sent(tape.does(50.1, JobTold("", WALL + 900.0))) == passed(signal.SIGUSR2)
     assert sent(tape.does(200.0)) == []
+    # Slurm may send our own notice early, so a signal in the 90 s before it waits until it is due.
+    tape = run(end_at=140.0)
+    tape.at(50.0, *steps(signal.SIGUSR2))
+    assert sent(tape.does(50.1, JobTold("", WALL + 140.0))) == []
+    tape.at(80.1)
+    assert sent(tape.does(80.2, JobTold("", WALL + 140.0))) == passed(signal.SIGUSR2)
     # Slurm sends no notice to a run without --requeue: near the time limit, too, it is the user's signal.
     tape = run(Survival(), end_at=100.0)
     tape.at(50.0, *steps(signal.SIGUSR2))
