@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HOST = "clusterrun.host"
 
 
-# Names that other programs have for a command.
+# Names that other programs, or former releases, have for a command.
 _OTHER_NAMES = {
     **dict.fromkeys(("kill", "stop", "scancel", "abort"), "cancel"),
     **dict.fromkeys(("ps", "ls", "list", "queue", "squeue", "sacct", "jobs", "show"), "status"),
@@ -29,6 +29,7 @@ _OTHER_NAMES = {
     "salloc": "alloc",
     "sinfo": "gpus",
     "rm": "clean",
+    "advise": "bench advise",
 }
 
 
@@ -40,7 +41,6 @@ class CommandEntry:
     attribute: str  # its name in the module
     help: str  # its line in the list of commands
     is_common: bool = False  # listed before "More commands"
-    is_hidden: bool = False  # an old name: it works, but lists and completion omit it
 
 
 class LazyGroup(click.Group):
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
         self._everywhere = everywhere
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, entry in self._entries.items() if not entry.is_hidden]
+        return list(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self._entries.get(cmd_name)
@@ -72,9 +72,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for head, is_common in (("Commands", True), ("More commands", False)):
             rows = [
-                (name, entry.help)
-                for name, entry in self._entries.items()
-                if entry.is_common == is_common and not entry.is_hidden
+                (name, entry.help) for name, entry in self._entries.items() if entry.is_common == is_common
             ]
             with formatter.section(head):
                 formatter.write_dl(rows)
@@ -92,9 +90,7 @@ class LazyGroup(click.Group):
         """Resolve as click does. Raise ``UsageError`` with the nearest names if the name is unknown."""
         if args and args[0] not in self._entries and not args[0].startswith("-"):
             name = _OTHER_NAMES.get(args[0], "")
-            hint = (
-                f" Did you mean {name}?" if name in self._entries else meant(args[0], self.list_commands(ctx))
-            )
+            hint = f" Did you mean {name}?" if name else meant(args[0], self._entries)
             raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 

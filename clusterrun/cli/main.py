@@ -50,8 +50,6 @@ COMMANDS = {
     "help": CommandEntry("help", "show", "Show a page of the documentation."),
     "completion": CommandEntry("completion", "completion", "Print the completion script for a shell."),
     "mcp": CommandEntry("mcp", "serve", "Serve the commands as tools to an assistant."),
-    # The former name of `bench advise`.
-    "advise": CommandEntry("advise", "advise", "Estimate what fits and how it scales.", is_hidden=True),
 }
 
 

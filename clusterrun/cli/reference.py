@@ -74,9 +74,8 @@ def _rows(options: Iterable[click.Option]) -> Iterator[str]:
 
 def _commands(_: str) -> Iterator[str]:
     """Yield the section of every command: usage, options and examples."""
-    for name, entry in COMMANDS.items():
-        if not entry.is_hidden:
-            yield from _command((name,))
+    for name in COMMANDS:
+        yield from _command((name,))
 
 
 def _command(names: tuple[str, ...]) -> Iterator[str]:

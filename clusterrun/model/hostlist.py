@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from clusterrun.model.errors import BadInput
 
@@ -12,6 +12,8 @@ from clusterrun.model.errors import BadInput
 LIMIT = 65536
 
 
+# A part between two commas. A comma inside a bracket does not separate.
+_PART = re.compile(r"(?:[^],[]|\[[^][]*\])+")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _NUMBERED = re.compile(r"(?s)(.*?)([0-9]{1,18})")
 
@@ -23,7 +25,9 @@ def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
     list or means more than ``limit`` names.
     """
     names: list[str] = []
-    for part in _split(text):
+    if re.search(r"[][]", re.sub(r"\[[^][]*\]", "", text)):
+        raise _refusal(text, "its brackets do not match")
+    for part in _PART.findall(text):
         # Literal text and bracket contents alternate: a[1-2]b is a, [1-2, b.
         pieces = [_choices(piece, text, limit) for piece in re.split(r"(?=\[)|\]", part) if piece]
         size = 1
@@ -63,22 +67,6 @@ def fold(names: Sequence[str]) -> str:
 def _refusal(text: str, why: str) -> BadInput:
     excerpt = text if len(text) <= 80 else text[:77] + "..."
     return BadInput(f"{excerpt!r} is not a host list: {why}", "write it as Slurm does: node[01-04,7],login1")
-
-
-def _split(text: str) -> Iterator[str]:
-    """Return the comma-separated parts. A comma inside a bracket does not separate."""
-    start = depth = 0
-    for index, letter in enumerate(text + ","):
-        if letter == "," and (depth == 0 or index == len(text)):
-            if text[start:index]:
-                yield text[start:index]
-            start = index + 1
-        elif letter in "[]":
-            depth += 1 if letter == "[" else -1
-            if depth not in (0, 1):
-                raise _refusal(text, "its brackets do not match")
-    if depth:
-        raise _refusal(text, "a bracket is not closed")
 
 
 def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:

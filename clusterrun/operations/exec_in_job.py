@@ -101,7 +101,7 @@ def target_node(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> 
         raise BadInput(message, f"type this on a login node of {other}")
     record = replace(record, spec=spec_of(record, context.store))
     # In rank order if the coordinator has reported them, otherwise in Slurm's order.
-    nodes = expand(status.nodelist) if status.nodelist else ()
+    nodes = expand(status.nodelist)
     state = context.store.state(status.run_id)
     live = state.attempts[-1] if state and state.attempts else None
     if live and live.nodes and live.ended_at is None:

@@ -56,7 +56,7 @@ def summed(gpus: Iterable[GpuRow], queue: Iterable[QueueRow], now: float) -> tup
     for job in queue:
         if job.word == "PENDING" or job.end is None or job.end <= now:
             continue
-        for node in expand(job.nodelist) if job.nodelist else ():
+        for node in expand(job.nodelist):
             ends[node] = min(ends.get(node, job.end), job.end)
     return tuple(_sum(partition, kind, nodes, ends) for (partition, kind), nodes in sorted(rows.items()))
 

@@ -63,7 +63,7 @@ def fit_to_allocation(
     if strange := [name for name in chosen if name not in allocation.nodes]:
         message = f"--nodelist: job {allocation.job_id} does not have {fold(strange)}"
         raise BadInput(message, f"it has {fold(allocation.nodes)}")
-    excluded = expand(spec.exclude) if spec.exclude else ()
+    excluded = expand(spec.exclude)
     pool = [name for name in allocation.nodes if name in chosen and name not in excluded]
     count = spec.allocated if "nodes" in explicit else max(len(pool), 1 + spec.spares)
     if spec.min_nodes:

@@ -89,6 +89,6 @@ def _host(state: RunState) -> str:
 
 def _nodes(row: JobRow) -> tuple[str, ...]:
     try:
-        return expand(row.nodelist) if row.nodelist else ()
+        return expand(row.nodelist)
     except BadInput:
         return ()

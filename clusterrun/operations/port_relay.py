@@ -10,12 +10,9 @@ import selectors
 import socket
 import struct
 import sys
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Dial = Callable[[], socket.socket]
+Dial = Callable[[], socket.socket]
 
 # Frame kinds: the relay is ready; a connection was opened; data; end of data; closed; more credit.
 HELLO, OPEN, DATA, END, CLOSE, CREDIT = range(1, 7)

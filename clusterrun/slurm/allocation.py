@@ -7,12 +7,10 @@ import re
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
+from clusterrun.slurm.foreign_job import read_shown
 from clusterrun.slurm.queries import JobRow, gpu_count
 
 _STATE = re.compile(r"^ +JobState=(\S+)", re.MULTILINE)
-_NAME = re.compile(r"^JobId=\S+ (?:.* )?JobName=(.*)$", re.MULTILINE)
-_COMMENT = re.compile(r"^ +Comment=(.*)$", re.MULTILINE)
-_NODES = re.compile(r"^ +NodeList=(\S+)", re.MULTILINE)
 _SHARE = re.compile(r"^ +Nodes=\S+ .*?GRES=(\S*)", re.MULTILINE)
 
 
@@ -43,17 +41,16 @@ class Allocation:
 
 def read(job_id: str, out: str) -> Allocation:
     """Return the allocation in ``out``. Raises ``BadInput`` if the job is not running on nodes."""
-    states, nodes = _STATE.findall(out), _NODES.findall(out)
-    if len(states) != 1 or states != ["RUNNING"] or len(nodes) != 1:
+    job, states = read_shown(job_id, out), _STATE.findall(out)
+    if job is None or states != ["RUNNING"] or not job.nodelist:
         problem = f"is {' and '.join(states)}, not one that is RUNNING" if states else "is not known to Slurm"
         raise BadInput(
             f"job {job_id} (SLURM_JOB_ID) {problem}", "squeue --me shows your jobs; salloc makes one"
         )
-    name, comment = (next(iter(pattern.findall(out)), "") for pattern in (_NAME, _COMMENT))
     return Allocation(
         job_id=job_id,
-        nodes=expand(nodes[0]),
+        nodes=expand(job.nodelist),
         gpus=min(map(gpu_count, _SHARE.findall(out)), default=0),
-        name=name,
-        comment=comment,
+        name=job.name,
+        comment=job.comment,
     )

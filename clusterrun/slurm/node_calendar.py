@@ -124,7 +124,7 @@ def _names(text: str) -> frozenset[str]:
     Many jobs and shapes share the same list.
     """
     try:
-        return frozenset(expand(text) if text and "/" not in text else ())
+        return frozenset(expand(text) if "/" not in text else ())
     except BadInput:
         return frozenset()
 

@@ -175,16 +175,15 @@ def test_the_short_job_reports_its_hardware_and_the_prediction(context: CommandL
     expected = 0.1 / (0.1 / cores + group["latency"] + 4e6 / group["bandwidth"])
     assert abs(two["predicted"] - expected) < 1e-6
     file = message["name"]
-    advice = json.loads(
-        context("advise", "--from", file, "--gpus-per-node", "2", "--parameters", "1M", "--json").out
-    )
+    shape = ("--gpus-per-node", "2", "--parameters", "1M")
+    advice = json.loads(context("bench", "advise", "--from", file, *shape, "--json").out)
     assert advice["asked"]["bandwidth"] == group["bandwidth"] and advice["take"] == "ddp"
 
 
 def test_advice_without_a_model_is_bad_usage(context: CommandLine) -> None:
-    result = context("advise")
+    result = context("bench", "advise")
     assert (result.code, result.out) == (2, "") and "--parameters" in result.err
-    assert context("advise", "--from", "nothing").code == 2
+    assert context("bench", "advise", "--from", "nothing").code == 2
 
 
 def test_the_shipped_script_is_recognized_in_any_folder(context: CommandLine) -> None:

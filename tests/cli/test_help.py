@@ -68,7 +68,7 @@ def test_help_shows_the_commands_that_people_use_before_the_others(ended: Comman
     _, common, more = re.split(r"^(?:Commands|More commands):\n", helped(ended, "--help"), flags=re.MULTILINE)
     names = " ".join(line.split()[0] for line in common.strip().splitlines())
     assert names == "submit status logs cancel wait diagnose check top exec shell sweep run alloc lab"
-    assert "advise" not in more and "  report " in more and "  bench " in more
+    assert "  report " in more and "  bench " in more
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,6 @@ def test_help_shows_the_commands_that_people_use_before_the_others(ended: Comman
     [
         (("report", "--json"), ("check", "report", "--json")),
         (("nodes", "--json"), ("check", "nodes", "--json")),
-        (("advise", "--parameters", "7B"), ("bench", "advise", "--parameters", "7B")),
     ],
 )
 def test_a_command_has_its_old_and_its_new_name(

@@ -120,7 +120,7 @@ def test_json_of_dry_runs_fits_the_schemas(clusterrun: CommandLine) -> None:
     assert problems("submit", answer) == [] != answer["container"]["mounts"]
     assert problems("config", printed_json(clusterrun("config", "show", "--json"))) == []
     advice = ("--parameters", "7B", "--nodes", "2", "--bandwidth", "25", "--step-time", "0.9")
-    assert problems("advise", printed_json(clusterrun("advise", *advice, "--json"))) == []
+    assert problems("advise", printed_json(clusterrun("bench", "advise", *advice, "--json"))) == []
     assert problems("lab-status", printed_json(clusterrun("lab", "status", "--json"))) == []
 
 
