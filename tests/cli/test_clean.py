@@ -162,9 +162,11 @@ def test_a_folder_that_cannot_be_removed_is_named(clusterrun: CommandLine, tmp_p
     ).returncode:
         pytest.skip("mount needs root")
     aside = place.parents[1] / f".removed-{run_id}" / "attempts"
+    (place / "foreign").write_text("x")
     try:
         result = clusterrun("clean", "--yes")
-        assert (result.code, "mount point" in result.err, str(aside) in result.err) == (1, True, True), (
+        assert (aside / "foreign").read_text() == "x"
+        assert (result.code, "different device" in result.err, str(aside) in result.err) == (1, True, True), (
             result.err
         )
     finally:
