@@ -160,43 +160,28 @@ def drawn(
     fit if ``is_last_below``. The last column is printed below its row if it has too little room. It is
     omitted then for the ``silent`` rows. ``styles`` holds the style of each row by the header of its column.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     narrowed_cells = narrowed(cells, spare, width, -GAP if is_last_below else ROOM)
-    left_out = tuple(head for head in cells[0] if head not in narrowed_cells[0])
+    heads = narrowed_cells[0]
     *widths, last = _widths(narrowed_cells)
-    room = width - sum(widths) - GAP * len(widths)
-    is_beside = room >= min(ROOM, last)
-    heads, *rows = narrowed_cells if is_beside else [row[:-1] for row in narrowed_cells]
-    grid = Table.grid(padding=(0, GAP, 0, 0))
-    for index in range(len(heads)):
-        is_last = is_beside and index == len(widths)
-        grid.add_column(no_wrap=not is_last, overflow="fold", width=room if is_last else widths[index])
-    grid.add_row(*(Text(head, "bold") for head in heads))
-    for number, row in enumerate(rows):
+    margin = sum(widths) + GAP * len(widths)
+    is_beside = width - margin >= min(ROOM, last)
+    lines = []
+    for number, row in enumerate(narrowed_cells, -1):
         row_styles = [styles[head][number] if styles and head in styles else "" for head in heads]
-        grid.add_row(*map(Text, row, row_styles))
-    console = Console(
-        width=max(width, sum(widths) + GAP * len(widths)) + GAP,
-        color_system="standard" if has_colours else None,
-        force_terminal=True,
-        highlight=False,
-        _environ={},
-    )
-    with console.capture() as captured:
-        console.print(grid)
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    if is_beside:
-        return Drawing(tuple(lines), left_out)
-    with_reasons = lines[:1]
-    for number, line in enumerate(lines[1:]):
-        with_reasons.append(line)
-        if number not in silent:
-            parts = folded(narrowed_cells[number + 1][-1], width - len(INDENT))
-            with_reasons += [INDENT + part for part in parts if part]
-    return Drawing(tuple(with_reasons), left_out)
+        if number < 0:
+            row_styles = ["bold"] * len(heads)
+        painter = [style if has_colours and cell else "" for cell, style in zip(row, row_styles)]
+        pads = [" " * (column + GAP - width_of(cell)) for column, cell in zip(widths, row)]
+        line = "".join(painted(cell, style) + pad for cell, style, pad in zip(row, painter, pads))
+        if is_beside:
+            first, *others = (painted(part, painter[-1]) for part in folded(row[-1], width - margin))
+            lines += [line + first, *(" " * margin + part for part in others)]
+            continue
+        lines.append(line)
+        if number >= 0 and number not in silent:
+            lines += [INDENT + part for part in folded(row[-1], width - len(INDENT)) if part]
+    left_out = tuple(head for head in cells[0] if head not in heads)
+    return Drawing(tuple(line.rstrip() for line in lines), left_out)
 
 
 def narrowed(rows: list[list[str]], spare: Sequence[str], width: int, room: int) -> list[list[str]]:
