@@ -6,83 +6,31 @@ user who reads it afterwards. The program gets a session of its own and, from a 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import pty
-import select
+import shlex
 import signal
-import struct
 import subprocess
-import sys
-import termios
-import tty
-from collections.abc import Callable, Iterator, Mapping, Sequence
-
-CHUNK_BYTES = 1 << 16
+from collections.abc import Mapping, Sequence
 
 
 def run_in_own_session(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run ``argv`` in a session of its own. Return its exit code, or 128 plus the signal's number."""
-    with contextlib.ExitStack() as undo:
-        if os.isatty(0) and os.isatty(1):
-            # Pass on what is typed and shown until nobody holds the terminal.
-            master_fd, slave_fd = pty.openpty()
-            undo.callback(os.close, master_fd)
+    """Run ``argv`` in a session of its own. Return its exit code, or 128 plus the signal's number.
 
-            def resize(*_: object) -> None:
-                fcntl.ioctl(
-                    master_fd,
-                    termios.TIOCSWINSZ,
-                    fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("4H", 0, 0, 0, 0)),
-                )
-
-            resize()
-            _handle(signal.SIGWINCH, resize, undo)
-            command = ["setsid", "--ctty", *argv]
-            stderr = slave_fd if os.isatty(2) else None
-            child = subprocess.Popen(command, env=environment, stdin=slave_fd, stdout=slave_fd, stderr=stderr)
-            os.close(slave_fd)
-            with _raw():
-                _relay(master_fd)
-        else:
-            child = subprocess.Popen(argv, env=environment, start_new_session=True)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                _handle(number, lambda got, _: os.killpg(child.pid, got), undo)
-        code = child.wait()
-    return code if code >= 0 else 128 - code
-
-
-@contextlib.contextmanager
-def _raw() -> Iterator[None]:
-    """Pass every key of the caller's terminal on as it is."""
-    before = termios.tcgetattr(0)
-    tty.setraw(0)
+    From a terminal, the program that makes its terminal takes the place of this process.
+    """
+    if all(map(os.isatty, (0, 1, 2))):
+        # script makes the terminal, and starts its command by the shell that SHELL names.
+        shell = [f"SHELL={environment['SHELL']}"] if "SHELL" in environment else ["-u", "SHELL"]
+        command = f"exec {shlex.join(['env', *shell, *argv])}"
+        script = ["script", "--quiet", "--return", "--command", command, os.devnull]
+        os.execvpe(script[0], script, {**environment, "SHELL": "/bin/sh"})
+    child = subprocess.Popen(argv, env=environment, start_new_session=True)
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        before[number] = signal.signal(number, lambda received, _: os.killpg(child.pid, received))
     try:
-        yield
+        code = child.wait()
     finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
-
-
-def _relay(terminal: int) -> None:
-    sources = [0, terminal]
-    while True:
-        for source in select.select(sources, [], [])[0]:
-            try:
-                data = os.read(source, CHUNK_BYTES)
-            except OSError:  # nobody holds the other end any more
-                data = b""
-            if not data and source == terminal:
-                return
-            if not data:
-                sources.remove(source)
-            _write(terminal if source == 0 else sys.stdout.fileno(), data)
-
-
-def _write(target: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(target, data) :]
-
-
-def _handle(number: int, handler: Callable[..., object], undo: contextlib.ExitStack) -> None:
-    undo.callback(signal.signal, number, signal.signal(number, handler))
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
