@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 import time
+import uuid
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -105,18 +106,13 @@ def _bus(index: int) -> str:
     return f"{index // len(BUSES):08X}:{BUSES[index % len(BUSES)]}:00.0"
 
 
+def _number(index: int) -> uuid.UUID:
+    """Return the same 128 bits for the same GPU in every process."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, f"{os.uname().nodename}/{index}")
+
+
 def _uuid(index: int) -> str:
-    seed = abs(hash_text(f"{os.uname().nodename}/{index}"))
-    text = f"{seed:032x}"
-    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
-
-
-def hash_text(text: str) -> int:
-    """Return the same 128 bits for the same text in every process (FNV-1a)."""
-    value = 0x6C62272E07BB014262B821756295C58D
-    for byte in text.encode():
-        value = ((value ^ byte) * 0x0000000001000000000000000000013B) % (1 << 128)
-    return value
+    return f"GPU-{_number(index)}"
 
 
 def _values(index: int, state: dict[str, Any]) -> dict[str, object]:
@@ -125,7 +121,7 @@ def _values(index: int, state: dict[str, Any]) -> dict[str, object]:
         "index": index,
         "count": state["count"],
         "uuid": _uuid(index),
-        "serial": str(1650000000000 + hash_text(_uuid(index)) % 10**9),
+        "serial": str(1650000000000 + _number(index).int % 10**9),
         "pci.bus_id": _bus(index),
         "timestamp": now.strftime("%Y/%m/%d %H:%M:%S.") + f"{now.microsecond // 1000:03d}",
     }
