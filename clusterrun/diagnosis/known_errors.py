@@ -80,6 +80,7 @@ LAUNCHER_FAILED = (
     r"(?:python[\d.]*(?:\.exe)?|torchrun|mpirun|mpiexec|srun|horovodrun|accelerate)(?:['\s]|$)"
     # ssh ends with 255 if it fails itself.
     r"|CalledProcessError: Command '(?:\S*/)?(?:ssh|pdsh) .* exit status (?!255)"
+    r"|RuntimeError: '(?:accelerate|torchrun|python)\S* .*' failed with returncode \d"
 )
 # Remedy for a limit that the shell sets (``ulimit``).
 LIMIT_REMEDY = (
@@ -221,7 +222,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"invalid device ordinal",
         "the script asks for a GPU number that this rank does not see",
-        "use LOCAL_RANK, not RANK, as the device; --gpus says how many each node has",
+        "no more ranks on a node than it has GPUs (--gpus); use LOCAL_RANK, not RANK, as the device",
     ),
     KnownError(
         r"Found no NVIDIA driver|no (?:CUDA|ROCm)-capable device|No (?:CUDA|HIP) GPUs are available"
@@ -367,7 +368,7 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"We couldn't connect to 'https://huggingface\.co|LocalEntryNotFoundError|OfflineModeIsEnabled"
-        r"|host='huggingface\.co'.*Max retries exceeded|Max retries exceeded.*host='huggingface\.co'",
+        r"|^(?=.*host='huggingface\.co').*(?:Max retries exceeded|timed out)",
         "this node does not reach huggingface.co, and the model or data set is not in its cache",
         "download it on a login node into a shared HF_HOME (hf download), and set --env HF_HUB_OFFLINE=1",
     ),
@@ -417,10 +418,16 @@ ROWS: tuple[KnownError, ...] = (
         r"|timed out after \d+ms while waiting|connect\(\) timed out"
         r"|TCP client failed to connect|Failed to connect to client mesh master|WaitForConnected\("
         r"|Rendezvous(?:Timeout|Connection)Error"
-        r"|Timed out after \d+ seconds waiting for clients|in store based barrier on rank",
+        r"|Timed out after \d+ seconds waiting for clients|in store based barrier on rank"
+        r"|/gloo/.*Connect timeout \[",
         "ranks did not meet: a rank did not start or is late, or rank 0 cannot be reached",
         "see which rank printed nothing (clusterrun logs --tail 5); clusterrun check tests the way to rank 0",
         Verdict.NEVER_ARRIVED,
+    ),
+    KnownError(
+        r"^RuntimeError: Permission denied$",
+        "a port below 1024 cannot be opened by a user",
+        "choose a MASTER_PORT of 1024 or more",
     ),
     KnownError(
         r"EADDRINUSE|[Aa]ddress already in use|on port .* another process is utilizing it",
@@ -497,9 +504,19 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"failed finding central directory|PytorchStreamReader failed|SafetensorError"
-        r"|UnpicklingError: (?:invalid load key|pickle data was truncated)",
-        "a file of weights is cut or damaged, or is a pointer of Git LFS",
+        r"|UnpicklingError: (?:invalid load key|pickle data was truncated)|model_proto->ParseFromArray",
+        "a file of weights or of a tokenizer is cut or damaged, or is a pointer of Git LFS",
         "compare its size with that of its source; load an older checkpoint, or download it again",
+    ),
+    KnownError(
+        r"Weights only load failed|WeightsUnpickler error",
+        "torch.load reads only weights since torch 2.6, and the file holds other objects",
+        "torch.load(…, weights_only=False) if you trust the file, or torch.serialization.add_safe_globals",
+    ),
+    KnownError(
+        r"(?:unrecognized arguments|not used by the HfArgumentParser).*--local[-_]rank",
+        "the launcher passes --local_rank, and the script does not take it",
+        "start it with torchrun and read LOCAL_RANK, or let the script take --local_rank",
     ),
     KnownError(
         r"Too many open files|Errno 24|received 0 items of ancdata",

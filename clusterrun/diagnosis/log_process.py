@@ -22,7 +22,7 @@ STEP = re.compile(
 # Exceptions and messages of the libraries through which ranks communicate.
 _COMMUNICATION = re.compile(r"DistBackendError|NCCL (?:WARN|error)")
 # A rank that prints this after an error has survived it.
-_FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
+FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
 # What a program prints before or after the traceback of an error that does not end it.
 _GOES_ON = re.compile(
     r"(?i)\b(?:(?:re)?trying|will (?:retry|try)|retry(?! limit)|attempt \d+|ignor(?:ed|ing)|skip(?:ped|ping)"
@@ -30,6 +30,8 @@ _GOES_ON = re.compile(
 )
 # The level of a record, in what its logger writes in front of it.
 _BELOW_ERROR = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG)\b|^[IW]\d{4}\b")
+# The mark of torch's loggers on a warning.
+WARNING = re.compile(r"(?:\[rank\d+\]:\s?)?(?:\[W\d* |W\d{4} )")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # A line of NCCL's watchdog thread.
 OF_WATCHDOG = re.compile(r"\bProcessGroupNCCL\.cpp:\d+\]")
@@ -130,7 +132,7 @@ class LogProcess:
             self.places[-1] = replace(self.places[-1], rank=place.rank, node=place.node)
         if is_source:
             return
-        if _FINISHED.search(text):
+        if FINISHED.search(text):
             self.steps += STEPS_AFTER_SURVIVED
         # Ranks that load files end bars, and a process that ends prints its bar again.
         elif (

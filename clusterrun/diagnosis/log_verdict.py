@@ -37,7 +37,9 @@ from clusterrun.diagnosis.known_errors import (
 from clusterrun.diagnosis.log_process import (
     ASKED_TO_END,
     EXCEPTION_LINE,
+    FINISHED,
     NUMBER,
+    WARNING,
     LogError,
     is_alike,
     is_final,
@@ -111,8 +113,6 @@ _HEADING = re.compile(
 # The end of a process that no line names.
 _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
 _WATCHDOG = re.compile(r"watchdog .*terminated with exception")
-# The mark of torch's loggers on a warning.
-_WARNING = re.compile(r"\[?W\d{3,4} ")
 # An error between two ranks, either of which may be wrong.
 _BETWEEN = re.compile(r"mismatch between collectives")
 # The ranks that such a message, or one about a shared GPU, names.
@@ -149,7 +149,7 @@ _REMEDIES = {
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
 }
 _SENDERS = {
-    "SIGHUP|Hangup": "its terminal or ssh session closed: sbatch, tmux or nohup outlive it",
+    "SIGHUP|Hangup": "its terminal or ssh session closed: sbatch, tmux or setsid outlive it",
     "SIGINT": "somebody pressed Ctrl-C, or scancel --signal=INT sent it",
 }
 _ONE_BEFORE = "; the one before: "
@@ -198,9 +198,12 @@ class _LogVerdict:
         is_noticed = any(entry.error.is_consequence and not entry.was_handled for entry in self._errors)
         own = _without_handled(own, self._ends, self._ended_without_exception(), is_noticed)
         if job_ended := whole_job_ended_at(self._ends):
-            # Processes that were ended with the whole job print errors.
+            # Processes that were ended with the whole job print errors. Others have handled theirs.
             own = [
-                entry for entry in own if entry.order < job_ended and not ASKED_TO_END.match(entry.error.text)
+                entry
+                for entry in own
+                if entry.order < job_ended
+                if not (ASKED_TO_END.match(entry.error.text) or entry.error.caught)
             ]
         self._timeouts = [entry for entry in own if is_timeout(entry.error)]
         self._failures = [entry for entry in own if not is_timeout(entry.error)]
@@ -305,7 +308,7 @@ class _LogVerdict:
             why = ", and the log does not say why" if remedy == _ENDED_REMEDY else ""
             return _undetermined(f"{who} was ended from outside{why}: {message}", remedy=remedy)
         cut_off = {entry.rank for entry in errors if entry.rank >= 0}
-        if all(_WARNING.match(entry.error.text) for entry in errors):
+        if all(WARNING.match(entry.error.text) for entry in errors):
             sentence = f"there is no error in it that ended a rank; {who} only warned: {first.error.message}"
             return _undetermined(sentence, self._suspect_lines())
         if len(cut_off) > 1 and all(is_of_communication(entry.error) for entry in errors):
@@ -425,6 +428,9 @@ class _LogVerdict:
         """Return the line that looks most like an error."""
         suspects = self._suspect_lines()
         if not suspects:
+            if any(map(FINISHED.search, self._last_lines)):
+                message = "there is no error in it, and it says that the run finished"
+                return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
             return _undetermined("there is no error in it", self._last_lines)
         if self._log.has_failed and self._log.last_lines[-1:] == [suspects[-1]]:
             # A command that ended a script is the last one that printed.
@@ -896,7 +902,7 @@ def _without_handled(
             if not (is_of_communication(log_error.error) and log_error.order > ended_alone.order)
             if log_error.error.ends
             or log_error.output_after < OUTPUT_BEFORE_OTHER_END
-            or not EXCEPTION_LINE.match(log_error.error.text)
+            or not (EXCEPTION_LINE.match(log_error.error.text) or WARNING.match(log_error.error.text))
         ]
     has_failed = any(end.kind in (EndKind.EXIT, EndKind.SIGNAL) for end in ends)
     if certain or any(end.kind in WHOLE_JOB or end.is_report for end in ends):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from clusterrun.diagnosis.known_errors import (
@@ -21,8 +20,6 @@ from clusterrun.model.frozen import frozen, replace
 MOST = 400
 # Lines that are added to the first one of a message.
 MOST_CONTINUED = 3
-# Lines of output that are searched for an error without a traceback.
-MOST_UNTRACED = 40
 # Errors of a stream up to which equal lines count as several.
 MOST_EQUAL = 64
 # Seconds. A rank that still prints so long after an error has survived it.
@@ -45,6 +42,8 @@ _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Trace
 # How a checkpoint of torch's tells every rank what failed in one.
 _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
 _FRAME = re.compile(r'^[>\s]*File ?"(.*)", ?line ?(\d+)(?:(,?) ?in (\S+))?\s*$')
+# The functions in which Python, torch and launchers call a program: an exception that leaves them ends it.
+_OUTERMOST = re.compile(r"<module>|<lambda>|_?bootstrap|_run_|_wrap|wrapper|main|_worker_loop|ray::|run\b")
 _LAUNCHER_FRAME = re.compile(
     r"/bin/(?:torchrun|accelerate|deepspeed|horovodrun|composer)\b|runpy\.py|/torch/distributed/(?:run|launch|elastic)"
     r"|/torch/multiprocessing/spawn\.py:\d+ join"
@@ -90,6 +89,7 @@ _OF_AN_ERROR = re.compile(
 # Lines that libraries add to an error, or print at the end of a process.
 _OF_AN_END = re.compile(
     r"frame #|CUDA kernel errors|For debugging|Compile with|wandb:|[IWEF]\d{4} |Root Cause|Failures:|=   "
+    r"|\S+ FAILED$|(?:\S+\.)?ChildFailedError"
     r"|Original Traceback|The above exception|During handling|\[\d+\]:$|File \"|\S+ NCCL |\S+:\d+:\d+ \[\d+\]"
 )
 _NUMBER = re.compile(r"\d+")
@@ -145,6 +145,7 @@ class Error:
     origin: int = -1  # the rank in which it happened if every rank reports it; -1: the rank that printed it
     ends: bool = False  # torch marks it as the error that ended the rank
     survived: bool = False  # the rank printed other lines long after it
+    caught: bool = False  # its traceback begins inside of a function, so a handler has printed it
     thread: str = ""  # the line of another thread that was in a collective when the process aborted
     # the line of the main thread if it was in a collective, or in ``backward``, when the process aborted
     main: str = ""
@@ -335,7 +336,7 @@ class _LauncherOutput:
         """Return whether the line completed torchrun's report of the rank that failed first."""
         logged = _LOGGED.match(line) is not None
         self._ends = self._ends or (logged and "/elastic/" in line) or "torch.distributed.elastic." in line
-        is_structure = logged or line[:1].isspace() or _HEADER.search(line) or _OF_AN_END.match(line)
+        is_structure = logged or line[:1] in " \t│╭╰" or _HEADER.search(line) or _OF_AN_END.match(line)
         if not (self._ends or is_structure) and any(map(str.isalnum, line)):
             self.last_line = line.strip()
         return self.report.hear(line) == "ended"
@@ -353,6 +354,8 @@ class _Reader:
         # The innermost and the outermost frame of the user's code in a traceback.
         self._frame = self._outermost = ""
         self._item = ""
+        # The outermost function of all code in it.
+        self._caller = ""
         # The innermost frame of a library in it.
         self._library = ""
         # The error of a task of Ray, whose message comes last.
@@ -384,14 +387,11 @@ class _Reader:
         self._is_compiled = False
         # The last line, where it names an exception and no traceback stood before it.
         self._plain = ""
-        # The last output without warnings, which may be an error without a traceback.
-        self._recent: deque[str] = deque(maxlen=MOST_UNTRACED)
-        self._recent_at = 0.0
-        # A warning was read, but not yet the line of source code that ends it.
-        self._in_warning = False
+        # The last paragraph of other output, without its details.
+        self._paragraph: list[str] = []
+        self._is_ended = False
 
     def hear(self, at: float, text: str) -> None:
-        self._hear_untraced(at, text)
         if _DOES_WITHOUT.match(text):
             self._continued = 0
             return
@@ -424,6 +424,7 @@ class _Reader:
             # The comma tells a traceback from a stack dump. The log may lack the beginning of a traceback.
             if frame[3] and not (self._open or self._is_compiled):
                 self._begin()
+                self._caller = "<module>"  # it may be
             file = frame[1].replace("\\", "/")
             self._note(f"{file}:{frame[2]} {frame[4] or '<module>'}", "in" if frame[4] else "")
         elif frame := _RICH_FRAME.match(text):
@@ -455,27 +456,10 @@ class _Reader:
         text = f"a traceback{self._of_task} without its exception"
         return replace(self._error(0.0, text), frame=self._frame, more=more)
 
-    def _hear_untraced(self, at: float, text: str) -> None:
-        """Add the output before a hint at hidden tracebacks as an error, unless an error was just read."""
-        if at - self._recent_at > SAME_DUMP:
-            self._recent.clear()
-        self._recent_at = at
-        ends_warning = self._in_warning and text[:1].isspace()
-        if _TRACE_HINT.match(text):
-            last, message = self._newest(), _untraced_message(self._recent)
-            if message and (last is None or at - last.at > SAME_DUMP):
-                self._append(replace(self._error(at, message), row=meaning(message)))
-            self._recent.clear()
-        elif _NOISE.search(text) or _LOGGED.match(text) or ends_warning:
-            self._in_warning = not ends_warning and "Warning" in text
-            self._recent.clear()
-        else:
-            self._recent.append(text)
-
     def _begin(self) -> None:
         self._is_woven = self._open > 0
         if not self._open:
-            self._frame = self._rival = self._library = ""
+            self._frame = self._rival = self._library = self._caller = ""
         self._open += 1
         self._dump, self._continued, self._is_closing = "", 0, False
         self._is_compiled = False
@@ -515,7 +499,17 @@ class _Reader:
             self._section = []
             self._dump = self._dump and ("current" if text.startswith("Current") else "other")
             self._timed = None if self._timed is None else []
-        elif text.strip():
+        elif _TRACE_HINT.match(text):
+            if self._paragraph and (last is None or at - last.at > SAME_DUMP):
+                self._add(at, "; ".join(self._paragraph).replace(".; ", ". "))
+        elif not text.strip():
+            self._is_ended = True
+        else:
+            if _NOISE.search(text) or (text.startswith("  ") and not _DETAIL.match(text)):
+                self._paragraph = []
+            elif not (text[0].isspace() or text.endswith(":") or _LINK.match(text)):
+                before = [] if self._is_ended else self._paragraph[-MOST_CONTINUED:]
+                self._paragraph, self._is_ended = [*before, text.strip()], False
             self._timed = None
             self._plain = text.strip() if _NAMED.match(text) else ""
             # An exception of a chain or a group that was never raised has no traceback.
@@ -560,6 +554,7 @@ class _Reader:
             return
         if not function and not self._open:
             self._begin()  # a script that is no Python has no traceback, only its place
+        self._caller = self._caller or function_of(frame)
         last = self._newest()
         if self._is_compiled and last and not self._open:
             self._errors[self._last] = replace(last, frame=frame)
@@ -595,6 +590,8 @@ class _Reader:
     def _add(self, at: float, text: str) -> None:
         """Add an exception: a new one, the next one of a chain, or the one that a wrapper wraps."""
         error = replace(self._error(at, text), frame=self._frame, row=meaning(text), origin=self._origin)
+        if self._caller and not (self._is_woven or _OUTERMOST.match(self._caller)):
+            error = replace(error, caught=True)
         if "_call_store" in self._library:
             error = replace(error, row=RENDEZVOUS_LOST)
         elif "/multiprocessing/" in self._library and "pickle data was truncated" in text:
@@ -722,32 +719,6 @@ def shortened(text: str) -> str:
 def _scope(frame: str) -> tuple[str, str]:
     """Return the file and the function of a frame."""
     return line_of(frame).rpartition(":")[0], function_of(frame)
-
-
-def _untraced_message(lines: Iterable[str]) -> str:
-    """Return the message of the last paragraph that has any.
-
-    Indented lines are details. A line above them that ends with a colon is the title of a list.
-    """
-    message: list[str] = []
-    has_details = False
-    for line in reversed(tuple(lines)):
-        if not line.strip():
-            if message:
-                break
-            has_details = False
-        elif line[0].isspace():
-            has_details = True
-        else:
-            is_title = has_details and line.rstrip().endswith(":")
-            has_details = False
-            if not (is_title or _LINK.match(line)) and line.strip() not in message:
-                message.insert(0, line.strip())
-    text = ""
-    for line in message[-1 - MOST_CONTINUED :]:
-        separator = " " if text.endswith((".", ":", ",", ";")) else "; "
-        text = f"{text}{separator}{line}" if text else line
-    return text
 
 
 def _of_chain(before: KnownError | None, error: KnownError | None) -> KnownError | None:

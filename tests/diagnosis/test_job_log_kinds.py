@@ -1276,3 +1276,33 @@ def test_a_frame_that_a_terminal_broke_is_read(ends: int) -> None:
     frame = EXCEPTION[3]
     lines = [*EXCEPTION[:3], frame[:ends], frame[ends:], *EXCEPTION[4:]]
     assert "batch 7 is empty, at fit.py:31" in diagnosed(*lines).message
+
+
+def test_a_warning_of_torch_at_the_start_does_not_explain_a_later_signal() -> None:
+    bind = "[W socket.cpp:426] [c10d] failed to bind to [::]:29400 (errno: 98 - Address already in use)."
+    report = [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 6 (local_rank: 6)",
+        "  exitcode  : -9 (pid: 77)",
+        "  traceback : Signal 9 (SIGKILL) received by PID 77",
+    ]
+    assert "SIGKILL" in diagnosed(bind, "rank 6 has device 6", "environment is ready", *report).message
+
+
+def test_an_error_that_a_program_caught_did_not_end_a_job_at_its_time_limit() -> None:
+    caught = [EXCEPTION[0], EXCEPTION[3].replace("main", "attempt"), *EXCEPTION[4:]]
+    limit = "slurmstepd: error: *** JOB 7 ON gx3 CANCELLED AT 2026-05-04T19:46:35 DUE TO TIME LIMIT ***"
+    assert "time limit" in diagnosed(*caught, limit).message
+    assert "batch 7 is empty" in diagnosed(*EXCEPTION, limit).message
+
+
+def test_a_run_that_finished_has_no_failure() -> None:
+    assert diagnosed("step 9", "Training completed successfully.").verdict is Verdict.NOTHING
+
+
+def test_the_end_of_a_launcher_that_another_program_started_is_a_report() -> None:
+    outer = "RuntimeError: 'accelerate-launch fit.py' failed with returncode 1"
+    message = diagnosed('RemoteTraceback: """', *EXCEPTION, '"""', *EXCEPTION[:-1], outer).message
+    assert "batch 7 is empty" in message
