@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from clusterrun.diagnosis.calls import PATIENCE, STOPPED, of_snapshot
 from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import CROWDED, JobSnapshot, ProcessSample, RankSnapshot
-from clusterrun.diagnosis.explain_rank import LOOP_REMEDY
+from clusterrun.diagnosis.explain_rank import LOOP_REMEDY, reason
 from clusterrun.diagnosis.job_looks import DRIVER, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.rules import absent_rank
 from clusterrun.diagnosis.stacks import (
@@ -28,7 +28,6 @@ from clusterrun.diagnosis.stacks import (
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.hostlist import fold
 from clusterrun.model.phrases import count_of, some_of
 
 MOST = 8
@@ -345,8 +344,8 @@ def _not_enough_seen(diagnosis: Diagnosis, ranks: Sequence[RankSnapshot], second
     is_moving = any(rank.moved or rank.counts for rank in ranks)
     if is_moving or seconds < WHOLE_LOOK or (works and len(ranks) == 1):
         return diagnosis
-    lines = {rank.location.line for rank in ranks}
-    where = f"at {lines.pop()}" if len(lines) == 1 and "" not in lines else "in the same lines"
+    places = {rank.location.line for rank in ranks}
+    where = f"at {places.pop()}" if len(places) == 1 and "" not in places else "in the same lines"
     verdict, remedy = Verdict.UNDETERMINED, "does their output grow? If not, what do these lines wait for?"
     message = f"not enough seen: for {seconds:.0f} s each look found all {len(ranks)} ranks {where}"
     if works:
@@ -357,23 +356,10 @@ def _not_enough_seen(diagnosis: Diagnosis, ranks: Sequence[RankSnapshot], second
         message += "and its condition stays true"
     else:
         message += ", outside of collectives: they poll there, or pause between steps"
-    places = {}
-    for rank in ranks:
-        loop = f", while {rank.stacks.loop}" if rank.stacks.loop else ""
-        places[rank.rank] = rank.location.line + loop
-    sides = RankVote(places).sides[:MOST]
-    nodes = {rank.rank: rank.node for rank in ranks}
-    evidence = list(diagnosis.evidence)
-    for place, members in sides:
-        folded_nodes = fold(sorted({nodes[member] for member in members}))
-        evidence += [f"{ranks_in_words(members)} on {folded_nodes} at {place}"] * bool(place)
-    return replace(
-        diagnosis,
-        verdict=verdict,
-        message=message,
-        evidence=tuple(evidence),
-        remedy=remedy,
-    )
+    whys = {rank.rank: f"on {rank.node}: {reason(rank).why}" for rank in ranks}
+    lines = [f"{ranks_in_words(members)} {why}" for why, members in RankVote(whys).sides[:MOST]]
+    evidence = (*diagnosis.evidence, *lines)
+    return replace(diagnosis, verdict=verdict, message=message, evidence=evidence, remedy=remedy)
 
 
 def _differing_counters(counters: Mapping[int, Sequence[str]]) -> Iterable[str]:

@@ -227,7 +227,7 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
             ancestors.append(parent)
             parent = by_pid.get(parent.process.parent)
         above = [process for process in ancestors if process.is_python and not process.launcher]
-        trainer = _first_python((head, *below_by_pid[head.pid])) or head
+        trainer = next(filter(_may_train, (head, *below_by_pid[head.pid])), head)
         if any(loads_torch(process.pid) for process in above) and not loads_torch(trainer.pid):
             numbered.remove(head.pid)
             heads.remove(head)
@@ -241,7 +241,7 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
         else:
             trainers = _with_torch((head, *descendants), loads_torch)
             if not trainers and head.launcher not in _RAY:  # Ray starts programs of its own
-                trainers = [_first_python((head, *descendants)) or head]
+                trainers = [next(filter(_may_train, (head, *descendants)), head)]
         name = _number(head) or _slurm_number(head) or UNNUMBERED
         if len(trainers) > 1 or head.launcher in _RAY:
             name = UNNUMBERED
@@ -283,12 +283,15 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
             layout=environment.get("SLURM_STEP_TASKS_PER_NODE", ""),
         )
         ranks.append(RankProcess(placed, pid, environment))
-    launchers = [process for process in processes if process.launcher and process.pid not in names]
+    launchers = []
+    for process in processes:
+        starter = by_pid.get(process.process.parent)
+        is_outermost = starter is None or starter.launcher != process.launcher
+        if process.launcher and process.pid not in names and is_outermost:
+            launchers.append(process)
     unreadable = tuple(process.pid for process in processes if not process.is_complete)
     programs = tuple(sorted({process.program for process in processes}))
-    return JobProcesses(
-        tuple(ranks), tuple(_outermost(launchers, by_pid)), len(processes), unreadable, programs
-    )
+    return JobProcesses(tuple(ranks), tuple(launchers), len(processes), unreadable, programs)
 
 
 def _is_head(process: JobProcess, parent: JobProcess | None) -> bool:
@@ -340,21 +343,13 @@ def _below(process: JobProcess, children: Mapping[int, Sequence[JobProcess]]) ->
 
 def _with_torch(processes: Sequence[JobProcess], loads_torch: Callable[[int], bool]) -> list[JobProcess]:
     """Return the outermost processes that have loaded torch, without launchers and helpers."""
-    python = [p for p in processes if p.is_python and not p.launcher and not _is_helper(p)]
-    candidates = [process for process in python if loads_torch(process.pid)]
+    candidates = [process for process in filter(_may_train, processes) if loads_torch(process.pid)]
     pids = {process.pid for process in candidates}
     return [process for process in candidates if process.process.parent not in pids]
 
 
-def _first_python(processes: Iterable[JobProcess]) -> JobProcess | None:
-    return next(
-        (
-            process
-            for process in processes
-            if process.is_python and not process.launcher and not _is_helper(process)
-        ),
-        None,
-    )
+def _may_train(process: JobProcess) -> bool:
+    return process.is_python and not process.launcher and not _is_helper(process)
 
 
 def _is_helper(process: JobProcess) -> bool:
@@ -384,12 +379,3 @@ def _of_lightning(processes: Iterable[JobProcess], by_pid: Mapping[int, JobProce
         ranks[process.pid] = RankName(LOCAL_RANK, max(0, node) * ranks_per_node + local, max(0, size))
         ranks[parent.pid] = RankName(LOCAL_RANK, max(0, node) * ranks_per_node, max(0, size))
     return ranks
-
-
-def _outermost(launchers: Sequence[JobProcess], by_pid: Mapping[int, JobProcess]) -> list[JobProcess]:
-    """Return the launchers that no launcher of the same name started."""
-    return [
-        launcher
-        for launcher in launchers
-        if (parent := by_pid.get(launcher.process.parent)) is None or parent.launcher != launcher.launcher
-    ]

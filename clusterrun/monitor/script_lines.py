@@ -106,15 +106,11 @@ def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> Ma
 
     ``values`` are the frame's variables. Keys that need other variables have their source only.
     """
-    path, _, number = line_of(frame).rpartition(":")
+    path, ways = line_of(frame).rpartition(":")[0], [way.strip(".(") for way in STORE_WAITS]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
     owned = [(node, node.func) for node in calls if isinstance(node.func, ast.Attribute)]
-    ways = [way.strip(".(") for way in STORE_WAITS]
-    waits = [
-        (node, function)
-        for node, function in owned
-        if function.attr in ways and node.lineno <= int(number) <= (node.end_lineno or node.lineno)
-    ]
+    in_line = [call for _, call in _calls(tree, frame)]
+    waits = [(node, owner) for node, owner in owned if owner.attr in ways and node in in_line]
     if len(waits) != 1:
         return MainCall()
     ((wait, function),) = waits
