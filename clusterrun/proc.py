@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import time
 
 from clusterrun.model.frozen import frozen
@@ -101,14 +102,7 @@ def processes() -> list[Process]:
 
 def descendants(root: int) -> list[Process]:
     """Return every process below ``root``, at any depth, without ``root``; zombies included."""
-    children_of = children_lookup()
-    result: list[Process] = []
-    waiting = [root]
-    while waiting:
-        processes_below = [process for process in map(find, children_of(waiting.pop())) if process]
-        result += processes_below
-        waiting += [process.pid for process in processes_below]
-    return result
+    return [process for process in map(find, below(root, sys.maxsize)) if process]
 
 
 def children(pid: int) -> list[Process]:

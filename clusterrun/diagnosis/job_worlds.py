@@ -130,11 +130,14 @@ class JobHistory:
     def outside(self, ranks: Sequence[RankSnapshot]) -> tuple[tuple[float, tuple[int, ...]], ...]:
         """Return the clock of each look at a world that moved, and the ranks that others waited for."""
         key = frozenset((rank.node, rank.process.pid) for rank in ranks)
-        busiest = max((rank.process.busy for rank in ranks), default=0.0)
+        # A rank that idles in the backward pass while another computes waits there. The native frames of a
+        # rank that moves, which would show that, are not read.
+        least = IDLE_SHARE * max((rank.process.busy for rank in ranks), default=0.0)
         late = tuple(
             rank.rank
             for rank in ranks
-            if rank.location.doing not in TOGETHER and not _idles_in_backward(rank, busiest)
+            if rank.location.doing not in TOGETHER
+            and (rank.process.busy >= least or not is_in_backward(rank.stacks.main))
         )
         looks = self._outside.get(key, ())
         if any(rank.moved for rank in ranks):
@@ -152,14 +155,6 @@ class JobHistory:
             self._since[rank.node, process.pid] = (began, place)
         observed = max(0.0, rank.clock - began)
         return max(observed, process.idle) if process.idle >= process.seconds else observed
-
-
-def _idles_in_backward(rank: RankSnapshot, busiest: float) -> bool:
-    """Return whether a rank mostly waits in the backward pass, while another one computes.
-
-    The native frames of a rank that moves are not read. Without them both look the same.
-    """
-    return is_in_backward(rank.stacks.main) and rank.process.busy < IDLE_SHARE * busiest
 
 
 def worlds_of(looks: Sequence[JobLook], is_complete: bool) -> list[JobWorld]:

@@ -308,7 +308,7 @@ def _numbers(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _spawned(frames: Sequence[Mapping[str, Any]]) -> int:
-    for frame in frames:
-        if str(frame["filename"]).endswith(_SPAWN) and frame["name"] == "_wrap":
-            return _number(_local_values(frame).get("i", ""))
-    return -1
+    wraps = [
+        frame for frame in frames if frame["name"] == "_wrap" and str(frame["filename"]).endswith(_SPAWN)
+    ]
+    return _number(_local_values(wraps[0]).get("i", "")) if wraps else -1

@@ -361,8 +361,7 @@ class JobLooker:
         if not (in_data_loader(stack) or reads_of_process(stack) or joins_processes(stack)):
             return {}
         workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
-        running = [pid for pid in workers if (process := proc.find_alive(pid)) and process.state == "R"]
-        workers = list(dict.fromkeys((*running, *workers)))
+        workers.sort(key=lambda pid: getattr(proc.find_alive(pid), "state", "") != "R")
         # A loader's workers are alike. Each other process may be the one that holds the rank up.
         most = MOST_WORKERS if in_data_loader(stack) else MOST_SPIES
         spied = self._spied(workers[:most], _NONBLOCKING)
@@ -377,6 +376,10 @@ class JobLooker:
         return SeenLauncher(
             process.launcher, process.pid, letter, stack, process.least_nodes, process.endpoint
         )
+
+
+def uses_gpu(pid: int) -> bool:
+    return any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in proc.descriptors(pid).values())
 
 
 def _thread_wait(stack: tuple[str, ...]) -> str:
@@ -406,10 +409,6 @@ def _may_be_in_torch(stack: tuple[str, ...], waits_in: str) -> bool:
     if location(stack).doing is not Doing.USER or is_in_python(stack):
         return False
     return not waits_in.startswith(_NOT_OF_TORCH)
-
-
-def uses_gpu(pid: int) -> bool:
-    return any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in proc.descriptors(pid).values())
 
 
 def _moment(pid: int, thread: int = 0) -> Moment:
@@ -537,9 +536,8 @@ def _status(pid: int) -> dict[str, str]:
 
 def look_at_job(job_id: str, seconds: float, environment: Mapping[str, str], node: str) -> Iterator[str]:
     """Yield the lines that carry this node's look to the client."""
-    path = environment.get("PATH", os.defpath)
-    look = JobLooker(job_id, node, environment.get("SLURM_STEP_ID", ""), path).look(seconds)
-    yield from lines_of(node, look)
+    step, path = environment.get("SLURM_STEP_ID", ""), environment.get("PATH", os.defpath)
+    yield from lines_of(node, JobLooker(job_id, node, step, path).look(seconds))
 
 
 def use_of_job(job_id: str, every: float, environment: Mapping[str, str], node: str) -> Iterator[str]:

@@ -141,14 +141,10 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
             is_of_job = mark in environ.split(b"\0")
             if not is_of_job and not own_group and b"SLURM_JOB_ID=" not in environ:
                 # Slurm's daemon among the ancestors tells job and step.
-                ancestor = proc.find_alive(pid)
-                job, inherited = "", ""
-                while ancestor is not None and ancestor.parent > 1:
-                    ancestor = proc.find_alive(ancestor.parent)
-                    if ancestor is not None and ancestor.name in _DAEMONS:
-                        title = _DAEMON_TITLE.match(proc.content(f"/proc/{ancestor.pid}/cmdline"))
-                        job, inherited = (title[1].decode(), title[2].decode()) if title else ("", "")
-                        break
+                above = (ancestor for ancestor in map(proc.find_alive, proc.ancestors(pid)) if ancestor)
+                daemon = next((ancestor.pid for ancestor in above if ancestor.name in _DAEMONS), 0)
+                title = _DAEMON_TITLE.match(proc.content(f"/proc/{daemon}/cmdline"))
+                job, inherited = (title[1].decode(), title[2].decode()) if title else ("", "")
                 is_of_job = job == job_id
         process = proc.find_alive(pid) if is_of_job else None
         if process is None or process.name in _DAEMONS:

@@ -150,13 +150,9 @@ class LookStep:
         looks.sort(key=lambda look: order.get(look.node, len(order)))
         silent = [node for node in self._nodes if node not in {look.node for look in looks}]
         why = f"within {allowed:.0f} s" if answer.late else "the step ended there without one"
-        return looks, [(node, _reason(answer.err, node) or why) for node in silent]
-
-
-def _reason(err: str, node: str) -> str:
-    """Return what srun says of a node; '' if it says nothing."""
-    lines = [line for line in err.splitlines() if node in line]
-    return lines[0].removeprefix("srun: ").removeprefix("error: ")[:200] if lines else ""
+        # srun may say why a node is silent.
+        lines = [line.removeprefix("srun: ").removeprefix("error: ") for line in answer.err.splitlines()]
+        return looks, [(node, next((line[:200] for line in lines if node in line), why)) for node in silent]
 
 
 def spy_folder(context: Context, is_shared: bool = True) -> str:

@@ -478,7 +478,7 @@ def test_nothing_seen_is_undetermined() -> None:
 def test_each_stopped_rank_is_named_with_its_remedy_and_other_late_ranks() -> None:
     result = verdict(waiter(0), rank(1, state="T"), rank(2, state="T"), rank(3, stack=LOOP))
     assert result.message == (
-        "ranks 1-2 never came to all_reduce (11 of group 0): rank 1 is stopped (SIGSTOP), the others too"
+        "ranks 1-2 never came to all_reduce (11 of group 0): each: it is stopped (SIGSTOP)"
     )
     assert blamed(result) == [(1, "n0", "it is stopped (SIGSTOP)"), (2, "n1", "it is stopped (SIGSTOP)")]
     assert result.evidence[1] == (
@@ -529,7 +529,8 @@ def test_each_absent_rank_is_reported_with_its_own_reason() -> None:
     result = verdict(waiter(0), rank(1, stack=LOOP), waiter(2), rank(3, stack=other), stalled=60.0)
     assert result.message == (
         "ranks 1 and 3 never came to all_reduce (11 of group 0): "
-        "rank 1 waits in user code at train.py:33 (work); rank 3 waits in user code at train.py:50 (warm)"
+        "rank 1: it waits in user code at train.py:33 (work); "
+        "rank 3: it waits in user code at train.py:50 (warm)"
     )
 
 

@@ -16,6 +16,7 @@ from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, TOGETHER, Doing
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, other_half, reasons, verb_s, waited
 
 CERTAINTY = 60
@@ -131,25 +132,19 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
         if table.by_stacks and wait.peer < 0:
             verb = "has" if len(ranks) == 1 else "have"
             did = f" {verb} not come to {wait.operation}"
-    (first, why), *others = whys.items()
-    if not others:
-        reasons = why
-    elif {other for _, other in others} == {why}:
-        reasons = f"{_named_why(first, why)}, the others too"
-    else:
-        others_left = f"; {len(whys) - MOST_LINES} more" if len(whys) > MOST_LINES else ""
-        reasons = (
-            "; ".join(_named_why(rank, why) for rank, why in list(whys.items())[:MOST_LINES]) + others_left
-        )
+    sides = RankVote(whys).sides
+    lines = [f"{ranks_in_words(members)}: {why}" for why, members in sides[:MOST_LINES]]
+    lines += [f"{len(sides) - MOST_LINES} more"] * (len(sides) > MOST_LINES)
+    reasons = "; ".join(lines) if len(sides) > 1 else "each: " * (len(whys) > 1) + sides[0][0]
     sentence = f"{ranks_in_words(whys)}{on_node}{did}: {reasons}"
     late = [
         f"rank {rank} on {table.of(rank).node} has not come either: {reason(table.of(rank)).why}"
         for rank in late_too
     ]
     remedies = list(dict.fromkeys(reason(rank).remedy for rank in ranks))[:MOST_LINES]
-    lines = {rank.location.line for rank in ranks}
+    places = {rank.location.line for rank in ranks}
     is_held = any(rank.works or rank.state in STOPPED for rank in ranks)
-    if 0 < len(table.waits) <= len(ranks) and len(lines) == 1 and "" not in lines and not is_held:
+    if 0 < len(table.waits) <= len(ranks) and len(places) == 1 and "" not in places and not is_held:
         # Few have come, and the many that have not are in one line: perhaps the call is not meant for them.
         inside = [wait.rank for wait in table.waits]
         where = f"{table.waits[0].operation}{at_place(table, *inside)}"
@@ -157,11 +152,6 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
         remedies.append(f"or is {where} called by {only}, where every rank must call it?")
     remedy = "; ".join(remedies)
     return blame(table, Verdict.NEVER_ARRIVED, sentence, whys, remedy, (*waited(table), *late[:MOST_LINES]))
-
-
-def _named_why(rank: int, why: str) -> str:
-    subject, _, does = why.partition(" ")
-    return f"rank {rank} {does}" if subject == "it" else f"rank {rank}: {why}"
 
 
 def explain_silent_node(table: CallTable, blamed: Ranks, missing: Sequence[int]) -> Diagnosis:

@@ -66,7 +66,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
         sentence = f"all {len(table.ranks)} ranks have ended, and what started them has not"
         explain = partial(explain_rest, sentence=sentence)
         if table.stalled >= START_PATIENCE:
-            explain = partial(explain_outlived, sentence=sentence)
+            nodes = ", ".join(sorted({rank.node for rank in table.ranks})[:MOST_LINES])
+            remedy = f"what does the launcher wait for? clusterrun exec --node NODE -- ps -ef, on {nodes}"
+            explain = partial(explain_rest, sentence=sentence, verdict=Verdict.WAITING, remedy=remedy)
         return [Hypothesis(explain, CERTAINTY)]
     if all(script_has_ended(rank.stacks.main) for rank in living):
         culprits = tuple(rank.rank for rank in living)
@@ -139,8 +141,9 @@ def explain_rest(
     sentence: str,
     verdict: Verdict = Verdict.NOTHING,
     evidence: tuple[str, ...] = (),
+    remedy: str = "",
 ) -> Diagnosis:
-    return Diagnosis(verdict, sentence, evidence=evidence)
+    return Diagnosis(verdict, sentence, (), (), evidence, remedy)
 
 
 def explain_busy_without_progress(table: CallTable, blamed: Ranks, busy: Ranks) -> Diagnosis:
@@ -151,12 +154,6 @@ def explain_busy_without_progress(table: CallTable, blamed: Ranks, busy: Ranks) 
     records = "torch keeps no flight records here: it is too old, or TORCH_NCCL_TRACE_BUFFER_SIZE is 0"
     remedy = "clusterrun top shows whether the GPUs work; ranks that print now and then are not taken to hang"
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (*reasons(table, busy), records), remedy)
-
-
-def explain_outlived(table: CallTable, blamed: Ranks, sentence: str) -> Diagnosis:
-    nodes = ", ".join(sorted({rank.node for rank in table.ranks})[:MOST_LINES])
-    remedy = f"what does the launcher wait for? clusterrun exec --node NODE -- ps -ef, on {nodes}"
-    return Diagnosis(Verdict.WAITING, sentence, remedy=remedy)
 
 
 def explain_waiting_outside(table: CallTable, blamed: Ranks, sides: Sequence[tuple[str, Ranks]]) -> Diagnosis:

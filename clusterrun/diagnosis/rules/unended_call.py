@@ -11,6 +11,7 @@ from functools import partial
 from clusterrun.diagnosis.calls import HALF, Call, CallTable, sends
 from clusterrun.diagnosis.habits import departs
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
+from clusterrun.diagnosis.rules.outside import explain_rest
 from clusterrun.diagnosis.stacks import STORE_WAIT
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import one_only
@@ -46,7 +47,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not stuck:
         return []
     if not table.owed and not table.is_long_still:
-        return [Hypothesis(explain_may_end, CERTAINTY, final=False)]
+        sentence = "all ranks are in a collective that may yet end"
+        explain = partial(explain_rest, sentence=sentence, evidence=waited(table))
+        return [Hypothesis(explain, CERTAINTY, final=False)]
     if all(wait.operation == HALF for wait in stuck):
         departing = {wait.rank: departs(table, wait) for wait in table.waits}
         odd = one_only(rank for rank, departure in departing.items() if departure)
@@ -66,12 +69,6 @@ def _is_over_tcp(table: CallTable, wait: Call) -> bool:
     rank = table.of(wait.rank)
     groups = [group for group in rank.groups if group.name == wait.group] or list(rank.groups)
     return bool(groups) and all(group.backend == "gloo" for group in groups)
-
-
-def explain_may_end(table: CallTable, blamed: Ranks) -> Diagnosis:
-    return Diagnosis(
-        Verdict.NOTHING, "all ranks are in a collective that may yet end", evidence=waited(table)
-    )
 
 
 def explain_unanswered(table: CallTable, blamed: Ranks, stuck: Sequence[Call]) -> Diagnosis:
