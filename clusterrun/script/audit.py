@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import COMPUTED, Reading, variables_read, variables_set
 from clusterrun.script.batch_scripts import Part, PartOutcome
+from clusterrun.script.directives import OF_PLACE
 from clusterrun.script.shell_source import ShellSource
 from clusterrun.script.statement_rules import IS_COMPUTED, RENDEZVOUS, of_tasks
-from clusterrun.script.statements_beside import ALIKE, EXPORTED_BY_SHELLS, OF_PLACE
+from clusterrun.script.statements_beside import ALIKE, EXPORTED_BY_SHELLS
 
 # Commands of a setup line that may set variables which no statement shows.
 _SETS_UNSEEN = re.compile(r"(?m)(?:^|[;&|{(]\s*)(?:source|\.|eval|set -a)\s|\w+\s*\(\)\s*\{|^function\s")

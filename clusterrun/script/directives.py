@@ -17,6 +17,10 @@ from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES
 
 # A value that is not empty, and otherwise known only when the script runs.
 SOME_VALUE = "\ue025"
+# Variables that differ between the tasks of a step.
+OF_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
+# Variables that differ between the script's shell and a rank.
+OF_PLACE = (*OF_TASK, "SLURMD_NODENAME", "HOSTNAME", "RANDOM")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "ntasks-per-gpu")
 _SIZES = (*_TASKS, "cpus-per-task", "cpus-per-gpu")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
@@ -329,13 +333,15 @@ def job_variables(directives: Sequence[Directive]) -> dict[str, str]:
     variables = {
         **{f"SLURM_{name}": SOME_VALUE for name in (*names, "CPUS_ON_NODE", "JOB_USER", "JOB_CPUS_PER_NODE")},
         **dict.fromkeys(("SLURMD_NODENAME", "HOME", "USER", "PWD", "HOSTNAME"), SOME_VALUE),
-        **dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"), "0"),
+        **dict.fromkeys(OF_TASK, "0"),
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes or SOME_VALUE)),
+        "0": "/var/spool/slurmd/job/slurm_script",
         "SLURM_JOB_NAME": values.get("job-name", SOME_VALUE),
         "SLURM_JOB_PARTITION": values.get("partition", SOME_VALUE),
     }
     if gpus:
-        variables |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": SOME_VALUE}
+        variables |= {"SLURM_GPUS_ON_NODE": str(gpus)}
+        variables |= dict.fromkeys(("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"), SOME_VALUE)
     if "array" in values:
         variables["SLURM_ARRAY_JOB_ID"] = SOME_VALUE
     if "," in variables["SLURM_JOB_PARTITION"]:

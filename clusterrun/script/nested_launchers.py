@@ -19,7 +19,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import batch_scripts, launch_commands
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
-from clusterrun.script.directives import translate
+from clusterrun.script.directives import OF_TASK, translate
 from clusterrun.script.interpreter_calls import inline_text, interpreter_call, shell_script, unwrapped
 from clusterrun.script.launch_commands import (
     MODULES,
@@ -36,7 +36,7 @@ from clusterrun.script.script_texts import text_of_script
 
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")
 _GPUS = re.compile(r"device_count|gpu_count|num_gpus|n_gpus", re.IGNORECASE)
-_OF_A_RANK = re.compile(r"\$\{?(?:SLURM_(?:PROCID|LOCALID|NODEID)|RANK|LOCAL_RANK)\b")
+_OF_A_RANK = re.compile(rf"\$\{{?(?:{'|'.join(OF_TASK)}|RANK|LOCAL_RANK)\b")
 _LEAVES = ("exit", "sys.exit", "os._exit", "quit")
 
 

@@ -50,7 +50,8 @@ def read_directives(text: str) -> tuple[Directive, ...]:
 def in_words(number: int, text: str) -> Iterator[Directive]:
     """Yield the options in ``text`` as sbatch reads them."""
     try:
-        arguments = shlex.split(text, comments=True)
+        # sbatch ignores a backslash at the end of the line.
+        arguments = shlex.split(re.sub(r"(?<!\\)\\$", "", text), comments=True)
     except ValueError:
         arguments = text.split()
     while arguments:

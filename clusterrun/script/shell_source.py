@@ -49,6 +49,8 @@ _SHIFT = re.compile(r"shift(?:\s+(\d+))?\s*(?:2?>\S*\s*)?(?:\|\|.*)?$", re.ASCII
 _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|(?:\$\(|`)seq (?:(\d+) )?(\d+)[)`]", re.ASCII)
 # An expansion without a command in it.
 _SIMPLE = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9@*#])|\{([A-Za-z_]\w*|[0-9@*#])(?::?-([^{}$`]*))?\})", re.ASCII)
+# The file of the code, which is the script unless another one sources it.
+_OWN_FILE = re.compile(r"\$\{BASH_SOURCE(?:\[0\])?\}|\$BASH_SOURCE\b")
 _CALCULATED = re.compile(r"\$\(\([^()]*\)\)")
 # A word with expansions that is not quoted.
 _OPEN_WORD = re.compile(r"[\w${}/.:=,@%+-]+", re.ASCII)
@@ -73,6 +75,9 @@ _OPENINGS = {
     "else_clause": "else",
     "case_item": ")",
 }
+# Types of statements that set variables, and do nothing else.
+ASSIGNMENTS = ("variable_assignment", "declaration_command", "variable_assignments")
+_BEFORE_TESTS = ("if", "elif", "while", "until", "!", "&&", "||")
 _WITH_BODIES = (
     *("for_statement", "c_style_for_statement", "while_statement", "if_statement", "case_statement"),
     *("compound_statement", "subshell", "pipeline", "redirected_statement", "function_definition"),
@@ -235,7 +240,7 @@ class ShellSource:
         """
         line, text = (source.line, source.text) if isinstance(source, Body) else (1, source)
         self._lines_above = lines_above = line - 1
-        self._bytes = text.replace("\r\n", "\n").encode("utf-8", "replace")
+        self._bytes = _readable(text.replace("\r\n", "\n").encode("utf-8", "replace"))
         root = parsed(self._bytes)
         self.has_errors = root.has_error
         broken = (node.start_point[0] for node in _below(root) if node.is_error or node.is_missing)
@@ -402,12 +407,13 @@ class ShellSource:
 
         def in_environment(match: re.Match[str]) -> str:
             name = match[1] or match[2]
-            is_argument = not name.isidentifier()
+            is_argument = not name.isidentifier() and name != "0"
             value = None if is_argument and self.arguments is not None else self.environment.get(name)
             return match[0] if value is None else value or match[3] or ""
 
         text = _CALCULATED.sub(
-            lambda match: self._computed(match[0], self.environment) or match[0], values[0]
+            lambda match: self._computed(match[0], self.environment) or match[0],
+            _OWN_FILE.sub("$0", values[0]),
         )
         text = _SWEPT.sub(SOME_VALUE, _SIMPLE.sub(in_environment, text))
         return None if "$" in text or "`" in text else plain_text(text)
@@ -422,7 +428,7 @@ class ShellSource:
         for name in sets:
             self.environment.pop(name, None)
         forgotten = set(sets)
-        if node.type in ("variable_assignment", "declaration_command", "variable_assignments"):
+        if node.type in ASSIGNMENTS:
             assignments = [part for part in inner if part.type == "variable_assignment"]
             for assignment in assignments:
                 name, value = self._assigned(assignment)
@@ -471,6 +477,8 @@ class ShellSource:
             value = self._computed(self._text(value_node))
         elif value_node.type == "command_substitution":
             value = None
+        elif value_node.type == "string":
+            value = self._expanded(value_node, value_node.start_byte + 1, value_node.end_byte - 1, joins=True)
         else:
             # The shell joins the words of a list.
             value = " ".join(self._with_home(value_node, self._values(value_node, splits=False)))
@@ -747,13 +755,17 @@ class ShellSource:
                 return part
         return (self._expanded(node, node.start_byte + 1, node.end_byte - 1),)
 
-    def _expanded(self, node: Node, start: int, end: int) -> str:
-        """Return the text between two places of ``node``, with the values of the variables in it."""
+    def _expanded(self, node: Node, start: int, end: int, joins: bool = False) -> str:
+        """Return the text between two places of ``node``, with the values of the variables in it.
+
+        ``joins``: the elements of an array become one text, as in an assignment.
+        """
         value, place = "", start
         for expansion in node.named_children:
             if expansion.type not in _EXPANSIONS:
                 continue
             part = self._constant(expansion)
+            part = " ".join(part) if joins and isinstance(part, tuple) else part
             # The grammar counts white space and line ends before an expansion as a part of it.
             source = self._text(expansion).lstrip("\\ \t\n")
             value += self._between(place, expansion.end_byte - len(source.encode()))
@@ -888,6 +900,27 @@ def _below(node: Node) -> Iterator[Node]:
     yield node
     for child in node.children:
         yield from _below(child)
+
+
+def _readable(code: bytes) -> bytes:
+    """Return ``code`` in a form that the grammar reads as bash does, with the same lines.
+
+    The grammar joins a line of several assignments with the command below. It takes ``[x=1]``, the name of a
+    program, for a test.
+    """
+    root = parsed(code)
+    marks: list[tuple[int, bytes]] = []
+    for node in _below(root):
+        behind, around = node.next_sibling, node.parent.type if node.parent else ""
+        between = code[node.end_byte : behind.start_byte if behind else node.end_byte + 1]
+        if node.type == "variable_assignment" and around == "command" and not root.has_error:
+            marks += [(node.end_byte, b";")] if b"\n" in between.replace(b"\\\n", b"") else []
+        elif node.type in ("[", "[[") and not between:
+            is_test = around == "test_command" or getattr(node.prev_sibling, "type", "") in _BEFORE_TESTS
+            marks += [(node.start_byte, b"\\")] if is_test else []
+    for place, mark in sorted(marks, reverse=True):
+        code = code[:place] + mark + code[place:]
+    return _readable(code) if marks else code
 
 
 def _unescaped(text: str, only: str = "") -> str:

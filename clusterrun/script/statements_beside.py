@@ -27,10 +27,12 @@ from clusterrun.script.batch_reading import (
     variables_read,
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
+from clusterrun.script.directives import OF_PLACE
 from clusterrun.script.interpreter_calls import interpreter_call
 from clusterrun.script.launch_commands import ACTIVATORS, LaunchCommand, launch_in
 from clusterrun.script.quoting import evaluated_text, plain_text
 from clusterrun.script.shell_source import (
+    ASSIGNMENTS,
     PRINTS,
     Body,
     Command,
@@ -59,8 +61,6 @@ from clusterrun.script.statement_rules import (
 _ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
 _NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
-# Variables that differ between the script's shell and a rank.
-OF_PLACE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM")
 # Variables that every shell has, and programs see.
 EXPORTED_BY_SHELLS = ("HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID")
 # Variables that every shell has.
@@ -85,7 +85,7 @@ _ENDS_HERE = "set -u ends the script here: no #SBATCH line sets it"
 # The variable whose name another one holds: ``${!NAME}``.
 _INDIRECT = re.compile(r"\$\{![A-Za-z_]\w*\}", re.ASCII)
 # Kinds of statements whose commands all run.
-_CERTAIN = ("variable_assignment", "declaration_command", "subshell", "compound_statement")
+_CERTAIN = (*ASSIGNMENTS, "subshell", "compound_statement")
 # A variable that must be set there.
 _EXPANDED = re.compile(r"(?<!\\)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)", re.ASCII)
 # ``${A:+$A}`` and the like, without another one inside.
@@ -209,17 +209,29 @@ def _with_nounset(
 ) -> tuple[list[str], list[Part]]:
     """Return the setup ``lines`` with each ``set -u`` of the script, if one of their variables may be unset.
 
-    The run ends where the script does. A last line reads the variables of the command.
+    The run ends where the script does.
     """
     settings = [statement for statement in statements if _NOUNSET.match(statement.text)]
     command = training.statement if training else None
     is_certain = command is not None and (command.is_plain or command.kind in _CERTAIN)
-    of_command = _EXPANDED.findall(_without_alternatives(command.text)) if command and is_certain else []
-    of_lines = _EXPANDED.findall(_without_alternatives("\n".join(lines)))
+    # A last line reads the variables of the command, and those of a statement that is not in the line.
+    in_lines = "\n".join(lines)
+    absent = [other.text for other in statements if other.is_plain and other.text not in in_lines]
+    of_command = _expanded("\n".join((*absent, *([command.text] if command and is_certain else []))))
     whole = (*statements, command) if command else statements
     is_set = {*OF_SHELL, *RENDEZVOUS, *scope.source.constants, *scope.source.environment}
-    names = dict.fromkeys((*of_lines, *of_command))
-    open_names = [name for name in names if name not in is_set.union(*(other.sets for other in whole))]
+    names = dict.fromkeys((*_expanded(in_lines), *of_command))
+    unset: set[str] = set()
+    is_on = False
+    for other in whole:
+        match = _NOUNSET.match(other.text)
+        is_on = match[1] == "-" if match else is_on
+        # ``A=$A:x`` reads it before it sets it. An option that is not given sets nothing.
+        sets = set() if other.bodies and other.reads_arguments else other.sets
+        reads = {*_expanded(other.text)} if is_on else set()
+        unset |= reads - is_set - (set() if other.kind in ASSIGNMENTS else sets)
+        is_set |= sets
+    open_names = [name for name in names if name in unset]
     parts = [
         Part(settings[0].line, f"${name}", PartOutcome.UNTRANSLATED, _ENDS_HERE)
         for name in open_names
@@ -235,12 +247,15 @@ def _with_nounset(
     return [*lines, *end], parts
 
 
-def _without_alternatives(text: str) -> str:
-    """Return shell code without ``'…'``, which is not expanded, and ``${A:+$A}``, which ``set -u`` allows."""
+def _expanded(text: str) -> list[str]:
+    """Return the variables in shell code that must be set under ``set -u``.
+
+    Not those of ``'…'``, which is not expanded, and of ``${A:+$A}``, which it allows.
+    """
     text, before = re.sub(r"\\.|'[^']*'", "", text), ""
     while text != before:
         before, text = text, _ALTERNATIVE.sub("", text)
-    return text
+    return _EXPANDED.findall(text)
 
 
 def _exported(statements: Sequence[Statement]) -> list[Statement]:
@@ -329,7 +344,7 @@ def _with_their_variables(
             lines = []
         if own[0].outcome is PartOutcome.UNTRANSLATED and not lines:
             absent |= statement.sets
-        elif statement.kind in ("variable_assignment", "declaration_command"):
+        elif statement.kind in ASSIGNMENTS:
             absent -= statement.sets
         setup += lines
         parts += own
@@ -341,7 +356,7 @@ def _with_readers(statements: Sequence[Statement]) -> Iterator[tuple[Statement, 
     place = 0
     while place < len(statements):
         statement, end = statements[place], place + 1
-        is_simple = statement.is_plain or statement.kind in ("variable_assignment", "declaration_command")
+        is_simple = statement.is_plain or statement.kind in ASSIGNMENTS
         is_run = any(launch_in(command.names, reads_inline=False) for command in statement.commands)
         if is_simple and not (is_run or statement.in_background):
             while end < len(statements) and READS_RESULT.match(statements[end].text):
@@ -450,7 +465,9 @@ def _facts(scope: Scope, statement: Statement, needed: set[str], read_by_setup: 
     launches = [launch_in(command.names, reads_inline=False) for command in statement.commands]
     return Facts(
         statement,
-        is_read=bool(statement.sets & needed),
+        # ``${A:?}`` ends the script if A is unset.
+        is_read=bool(statement.sets & needed)
+        or (":?" in statement.text and not statement.sets <= {*constants}),
         is_read_by_setup=bool(statement.sets & read_by_setup),
         is_constant=statement.sets <= set(constants),
         sets_launcher=statement.kind == "declaration_command"

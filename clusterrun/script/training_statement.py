@@ -23,6 +23,7 @@ from clusterrun.script.batch_reading import (
     variables_set,
 )
 from clusterrun.script.batch_scripts import IN_LOGS, Part, PartOutcome
+from clusterrun.script.directives import OF_PLACE
 from clusterrun.script.interpreter_calls import NEEDLESS_BEFORE, interpreter_call, shell_script
 from clusterrun.script.launch_commands import ACTIVATORS, WRAPPERS, LaunchCommand, joined, launch_in
 from clusterrun.script.launcher_options import launcher_options
@@ -33,8 +34,7 @@ from clusterrun.script.statement_rules import IS_COMPUTED, IS_OTHER_RUN
 
 # Values that differ between ranks, or each time a shell evaluates them.
 _OF_RANK = re.compile(
-    r"\$\((?!\()|`|\$\$|\$\{?(?:RANDOM|HOSTNAME|SLURMD_NODENAME|SLURM_(?:PROCID|LOCALID|NODEID|TASK_PID)"
-    r"|RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK)\b"
+    rf"\$\((?!\()|`|\$\$|\$\{{?(?:{'|'.join(OF_PLACE)}|SLURM_TASK_PID|RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK)\b"
 )
 # Output that a program writes to a file that is no log.
 _RESULT = re.compile(
@@ -53,8 +53,6 @@ _RETRIES = re.compile(r"[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b")
 _IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
 # A variable that a statement counts or extends.
 _EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", re.ASCII)
-# Variables that differ between the tasks of a step.
-_PER_NODE = {"SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURMD_NODENAME", "HOSTNAME"}
 _NODE_NAMES = ("-w", "--nodelist")
 _RUNS_OF_A_LOOP = "each is a run of its own, and no other one ends if it fails: --at-most limits how many run"
 _OF_STEP = "clusterrun starts the ranks itself"
@@ -243,7 +241,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
     is_followed = inner and inner.training and (inner.training.kind is TrainingKind.LAUNCHED or is_function)
     if is_followed and inner and launch.per_node <= 1 and launch.program == "srun":
         # Each node evaluates these statements, and setup lines run once.
-        is_followed = not _PER_NODE & variables_read(inner.setup)
+        is_followed = variables_read(inner.setup).isdisjoint(OF_PLACE)
     parts = [*_launcher_parts(launch, line), *_unseen_parts(scope, candidate)]
     if inner and inner.training and is_followed:
         # A command without a launcher adds its variables alone.
@@ -415,7 +413,12 @@ def _command(scope: Scope, launch: LaunchCommand, command: Command) -> tuple[tup
     shell_words = [word for word in launch.command if word not in ("$@", "$*") or scope.arguments]
     launcher = _accelerate(launch) if launch.keeps_accelerate else ""
     sources = command.open_words
+    # A shell finds a program without a folder on PATH alone, and submit finds a script in its folder.
+    is_of_path = not launch.program and "/" not in command.program and shell_words[:1] == [command.program]
+    is_script = bool(shell_words) and (shell_words[0] == "-m" or shell_words[0].endswith(".py"))
     if not launcher and not any(word in sources for word in (launch.python, *shell_words)):
+        if is_script and is_of_path:
+            return ("bash", "-c", f"exec {shlex.join(shell_words)}"), "", ""
         return tuple(shell_words), "", ""
     # They are the last words of the statement. Only one of two with the same value may be quoted.
     by_place = [*zip(reversed(command.names), reversed(command.open_texts))]
@@ -431,9 +434,8 @@ def _command(scope: Scope, launch: LaunchCommand, command: Command) -> tuple[tup
     if any(name == "setup" and line.startswith("cd ") for name, line in launch.options):
         # The script's shell expands it before srun changes the directory.
         texts = [re.sub(r"\$PWD\b|\$\{PWD\}", "$SLURM_SUBMIT_DIR", text) for text in texts]
-    is_script = bool(shell_words) and (shell_words[0] == "-m" or shell_words[0].endswith(".py"))
     # A launcher of ranks starts a Python script, whatever its name.
-    is_script = is_script or bool(launch.rank_launcher and shell_words[0] in sources)
+    is_script = (is_script and not is_of_path) or bool(launch.rank_launcher and shell_words[0] in sources)
     if is_script and not launcher:
         launcher = shlex.quote(launch.python or "python")
         if launch.python in sources:
@@ -464,7 +466,7 @@ def _accelerate(launch: LaunchCommand) -> str:
     for variable, value in launch.environment:
         prefix, _, name = variable.lower().partition("_")
         if prefix == "accelerate" and name.replace("_", "-") in launcher_options("accelerate"):
-            shell_words += [f"--{name}", value.lower()]
+            shell_words += [f"--{name}", value if "$" in value else value.lower()]
     texts = [
         word if word.startswith("$") else f'"{word}"' if "$" in word else shlex.quote(word)
         for word in shell_words

@@ -1895,3 +1895,57 @@ def test_an_index_without_a_dollar_sign_is_read(index: str) -> None:
 
 def test_a_tool_with_the_path_of_the_system_is_no_command() -> None:
     assert converted("/bin/hostname\nexport A=1\nfairseq-train data").command == ("fairseq-train", "data")
+
+
+def test_several_assignments_on_one_line_are_set_before_the_command() -> None:
+    lines = 'P=$(date) D=$(hostname)\npython t.py "$P" "$D"'
+    assert setup_of(lines) == ["P=$(date) D=$(hostname) || :", "export D P"]
+    assert ("env", "A=1") in converted("A=1 B=2 \\\npython t.py").options
+
+
+@pytest.mark.parametrize("test", ['[a="b"]', "[[$A == 1 ]]"])
+def test_a_test_without_a_blank_is_the_name_of_a_program(test: str) -> None:
+    conversion = converted(f"A=1\nif {test}; then\npython a.py\nelse\npython b.py\nfi")
+    assert "a.py" in conversion.command[2] and "b.py" in conversion.command[2]
+    code = "A=1; if \\" + test + " 2>&-; then echo a; else echo b; fi"
+    assert subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout == "b\n"
+
+
+def test_a_script_that_runs_only_if_it_is_not_sourced_is_read() -> None:
+    for test in ('[[ "${BASH_SOURCE[0]}" == "$0" ]]', '[ "$0" = "$BASH_SOURCE" ]'):
+        conversion = converted(f"main() {{ python t.py; }}\nif {test}; then\nmain\nfi")
+        assert conversion.command == ("t.py",) and not conversion.untranslated
+
+
+def test_a_script_without_a_folder_is_found_on_path_unless_srun_starts_it() -> None:
+    assert converted("prep.py -x").command == ("bash", "-c", "exec prep.py -x")
+    assert converted("prep.py $A").command == ("bash", "-c", "exec prep.py $A")
+    for line in ("./prep.py", "srun prep.py", "python prep.py"):
+        assert converted(line).command[-1].endswith("prep.py") and len(converted(line).command) == 1
+
+
+def test_a_launcher_in_a_variable_has_the_elements_of_an_array() -> None:
+    lines = '#SBATCH --gpus=2\nA=(--nnodes 1 --nproc_per_node 2)\nrun="torchrun ${A[@]} t.py"\nsrun $run'
+    assert converted(lines).command == ("t.py",) and not converted(lines).untranslated
+
+
+def test_set_u_ends_the_run_if_the_script_reads_a_variable_before_it_sets_it() -> None:
+    assert setup_of("set -u\nexport P=/x:$P\npython t.py")[0] == "set -u"
+    assert ": $W" in setup_of("set -u\necho $W\npython t.py")
+    assert "set -u" not in setup_of("echo $W\nset -u\npython t.py")
+    option = "while getopts d o; do case $o in d) X=1;; esac; done"
+    assert ": $X" in setup_of(f"set -u\n{option}\npython t.py $X")
+
+
+def test_a_backslash_at_the_end_of_a_directive_is_no_part_of_its_value() -> None:
+    assert [directive.value for directive in read_directives("#SBATCH --chdir=/a \\\n")] == ["/a"]
+
+
+def test_a_variable_without_which_the_script_ends_is_required_in_the_line() -> None:
+    assert setup_of("A=${A:?give A}\npython t.py") == ["A=${A:?give A}"]
+
+
+def test_the_name_of_a_variable_in_an_option_of_accelerate_stays() -> None:
+    option = "--gradient_accumulation_steps $N"
+    lines = f"#SBATCH --gpus=2\nN=$(f)\naccelerate launch --config_file c.yaml {option} t.py"
+    assert f"{option} " in converted(lines).command[2]
