@@ -15,36 +15,28 @@ import stat
 from collections.abc import Callable, Iterable
 
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen
 
 ROOT = 0
 
 
-@frozen
-class Entry:
-    """One file, link or folder, with its ``stat`` values."""
-
-    path: str
-    mode: int
-    uid: int
-    gid: int
-
-
-def objection(entries: Iterable[Entry], user: int, private: Callable[[int], bool]) -> tuple[str, str]:
+def objection(
+    entries: Iterable[tuple[str, os.stat_result]], user: int, private: Callable[[int], bool]
+) -> tuple[str, str]:
     """Return the problem of the first bad entry, and the command that repairs it; '' if there is none.
 
     ``entries`` are the file, the link that leads to it, and the folders that hold them. ``private`` tells
     whether a group has only the member ``user``. Many systems create one group per user, and let it write
     by default.
     """
-    for entry in entries:
-        if entry.uid not in (user, ROOT):
-            return f"{entry.path} belongs to another user (number {entry.uid})", ""
-        shared = entry.mode & stat.S_IWGRP and entry.gid != ROOT and not private(entry.gid)
-        sticky = stat.S_ISDIR(entry.mode) and entry.mode & stat.S_ISVTX
-        if (entry.mode & stat.S_IWOTH or shared) and not (sticky or stat.S_ISLNK(entry.mode)):
-            mend = f"chmod go-w {shlex.quote(entry.path)}" if entry.uid == user else ""
-            return f"{entry.path} can be written by others (mode {stat.S_IMODE(entry.mode):04o})", mend
+    for path, status in entries:
+        mode, uid, gid = status.st_mode, status.st_uid, status.st_gid
+        if uid not in (user, ROOT):
+            return f"{path} belongs to another user (number {uid})", ""
+        shared = mode & stat.S_IWGRP and gid != ROOT and not private(gid)
+        sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX
+        if (mode & stat.S_IWOTH or shared) and not (sticky or stat.S_ISLNK(mode)):
+            mend = f"chmod go-w {shlex.quote(path)}" if uid == user else ""
+            return f"{path} can be written by others (mode {stat.S_IMODE(mode):04o})", mend
     return "", ""
 
 
@@ -52,9 +44,9 @@ def check(path: str, handle: int) -> None:
     """Refuse the file ``path``, open as ``handle``, if others may have written it. Raises ``BadInput``."""
     real = os.path.realpath(path)
     folders = dict.fromkeys((os.path.dirname(real), os.path.dirname(path)))
-    entries = [_entry(real, os.fstat(handle))]
-    entries += [_entry(path, os.lstat(path))] if os.path.islink(path) else []
-    entries += [_entry(folder, os.stat(folder)) for folder in folders]
+    entries = [(real, os.fstat(handle))]
+    entries += [(path, os.lstat(path))] if os.path.islink(path) else []
+    entries += [(folder, os.stat(folder)) for folder in folders]
     problem, mend = objection(entries, os.geteuid(), _private)
     if problem:
         raise refusal(path, f"{problem}, and its lines can run programs as you", mend)
@@ -68,10 +60,6 @@ def refusal(path: str, problem: str, mend: str = "") -> BadInput:
         "if not: touch clusterrun.toml in your project; the search upwards ends there",
     ]
     return BadInput(f"{path} is not read: {problem}", "\n".join(ways))
-
-
-def _entry(path: str, status: os.stat_result) -> Entry:
-    return Entry(path, status.st_mode, status.st_uid, status.st_gid)
 
 
 def _private(gid: int) -> bool:

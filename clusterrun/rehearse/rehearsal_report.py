@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
-from xml.sax.saxutils import escape, quoteattr
+from xml.etree import ElementTree
 
 from clusterrun.model.visible import visible
 from clusterrun.rehearse.discoveries import Discovery, Severity
@@ -62,21 +62,19 @@ def document(results: Sequence[Result], command: Sequence[str], steps: int) -> d
 
 def junit(results: Sequence[Result], name: str) -> str:
     """Return the results for CI systems: a failure for FAIL, an error for UNKNOWN."""
-    failed = sum(result.level is Severity.FAIL for result in results)
-    unknown = sum(result.level is Severity.UNKNOWN for result in results)
-    head = f'tests="{len(results)}" failures="{failed}" errors="{unknown}"'
-    total = sum(result.seconds for result in results)
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>']
-    lines.append(f'<testsuite name={quoteattr(f"rehearse {name}")} {head} time="{total:.1f}">')
+    suite = ElementTree.Element("testsuite", name=visible(f"rehearse {name}"), tests=str(len(results)))
+    suite.set("failures", str(sum(result.level is Severity.FAIL for result in results)))
+    suite.set("errors", str(sum(result.level is Severity.UNKNOWN for result in results)))
+    suite.set("time", f"{sum(result.seconds for result in results):.1f}")
     for result in results:
-        title = quoteattr(result.title)
-        lines.append(f'<testcase classname="rehearse" name={title} time="{result.seconds:.1f}">')
+        case = ElementTree.SubElement(suite, "testcase", classname="rehearse", name=result.title)
+        case.set("time", f"{result.seconds:.1f}")
         kind = {Severity.FAIL: "failure", Severity.UNKNOWN: "error"}.get(result.level)
-        body = escape("\n".join(map(visible, lines_of(result.findings))))
-        first = quoteattr(visible(result.findings[0].message if result.findings else ""))
-        text = f"<{kind} message={first}>{body}</{kind}>" if kind else f"<system-out>{body}</system-out>"
-        lines += [text, "</testcase>"]
-    return "\n".join([*lines, "</testsuite>", ""])
+        body = ElementTree.SubElement(case, kind or "system-out")
+        body.text = "\n".join(map(visible, lines_of(result.findings)))
+        if kind:
+            body.set("message", visible(result.findings[0].message if result.findings else ""))
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, "unicode") + "\n"
 
 
 def lines_of(findings: Sequence[Discovery]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.config import profiles
-from clusterrun.config.ownership import Entry, objection
+from clusterrun.config.ownership import objection
 from clusterrun.config.spec_fields import spec_of
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
@@ -21,16 +21,23 @@ MINE, TEAM = 1000, 500
 """Groups: one of this user alone, and one with more members."""
 
 
+Entry = tuple[str, os.stat_result]
+
+
+def entry(path: str, mode: int, uid: int, gid: int) -> Entry:
+    return path, os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
+
+
 def refused(*entries: Entry) -> bool:
     return bool(objection(entries, ME, lambda gid: gid == MINE)[0])
 
 
 def file(mode: int = 0o644, uid: int = ME, gid: int = MINE) -> Entry:
-    return Entry("/p/clusterrun.toml", stat.S_IFREG | mode, uid, gid)
+    return entry("/p/clusterrun.toml", stat.S_IFREG | mode, uid, gid)
 
 
 def folder(mode: int = 0o755, uid: int = ME, gid: int = MINE) -> Entry:
-    return Entry("/p", stat.S_IFDIR | mode, uid, gid)
+    return entry("/p", stat.S_IFDIR | mode, uid, gid)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,7 @@ def test_a_file_that_only_this_user_or_root_can_write_is_read(entries: tuple[Ent
         (file(), folder(0o777, ROOT, 0)),
         (file(), folder(0o755, OTHER)),
         (file(uid=ROOT), folder(0o1777, OTHER)),
-        (Entry("/p/clusterrun.toml", stat.S_IFLNK | 0o777, OTHER, TEAM), file(), folder()),
+        (entry("/p/clusterrun.toml", stat.S_IFLNK | 0o777, OTHER, TEAM), file(), folder()),
     ],
 )
 def test_a_file_that_another_user_can_write_is_refused(entries: tuple[Entry, ...]) -> None:
