@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HOST = "clusterrun.host"
 
 
-# Names that other programs, or former releases, have for a command.
+# Other names for a command: those of other programs, and a subcommand without its group.
 _OTHER_NAMES = {
     **dict.fromkeys(("kill", "stop", "scancel", "abort"), "cancel"),
     **dict.fromkeys(("ps", "ls", "list", "queue", "squeue", "sacct", "jobs", "show"), "status"),

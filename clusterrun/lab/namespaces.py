@@ -18,6 +18,7 @@ from typing import Any
 
 from clusterrun import proc
 from clusterrun.lab.place import LabPlace
+from clusterrun.lab.processes import resume
 from clusterrun.model.errors import ClusterrunError
 
 BOOT = str(Path(__file__).with_name("boot.py"))
@@ -165,8 +166,7 @@ def end(keeper: int, waiting: Sequence[int] = ()) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
         for process in waiting:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGCONT)
+            resume(process)
         # The kernel ends a keeper only after all processes of its namespaces have been collected.
         if not select.select([handle], [], [], END_SECONDS)[0]:
             raise LabError(

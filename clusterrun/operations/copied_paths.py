@@ -239,7 +239,6 @@ def _absolute_paths(line: str) -> Iterator[str]:
     line = re.sub(r"\$HOME\b|\$\{HOME\}", lambda _: os.path.expanduser("~"), line)
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
-    lexer.commenters = "#"
     try:
         tokens = list(lexer)
     except ValueError:  # another line closes the quote
