@@ -116,6 +116,11 @@ def test_the_end_of_a_process_is_read_in_any_words(line: str, facts: str) -> Non
     assert facts in diagnosis.message and ("code 3" in diagnosis.message or "SIGKILL" in diagnosis.message)
 
 
+def test_a_program_that_announces_how_it_treats_a_signal_has_not_ended() -> None:
+    line = "INFO scripts.py:1269 -- Subprocesses exit with SIGTERM will be treated as graceful."
+    assert diagnosed("starting", line).verdict is Verdict.UNDETERMINED
+
+
 def test_a_named_worker_counts_before_what_the_driver_says_of_it() -> None:
     diagnosis = diagnosed(
         "(fit pid=9) [rank: 1] Child process with PID 40 terminated with code 5. Stopping the others",
