@@ -176,7 +176,7 @@ class JobLog:
         if is_ended and (failed := end_in_words(text, self.order, line.rank)):
             self._failed_worker = replace(failed, node=line.node or failed.node)
         if _RESTARTS.search(text):
-            self.is_restarted = True
+            self.is_restarted, self._run_detector = True, RunDetector()
             self._begin_run(self.order)
         rank = line.rank if line.rank >= 0 else self._file_rank
         source = line.source

@@ -64,6 +64,10 @@ CONSEQUENCES = (
         "another process failed before, and this message only refers to its error",
     ),
     (r"RendezvousClosedError", "another node's launcher ended or failed, and closed the rendezvous"),
+    (
+        r"broadcasted by subset of ranks",
+        "ranks that horovod lists as missing did not submit the same tensors",
+    ),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
     (
         r"caused by an exception on one of the (?:ranks|processes)|Received sigquit from a child"
@@ -93,7 +97,7 @@ PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 GPU_MEMORY = KnownError(
     r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) [Ee]rror: out of memory"
     r"|(?:Cuda|HIP) failure:? (?:2 )?'out of memory'|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-    r"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: .*[Oo]ut of memory",
+    r"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|allocat)",
     "a GPU ran out of memory",
     "a smaller batch or activation checkpointing; nvidia-smi shows what else holds memory there",
     Verdict.OUT_OF_MEMORY,
@@ -131,6 +135,11 @@ ROWS: tuple[KnownError, ...] = (
     # --- memory ---
     GPU_MEMORY,
     KnownError(
+        r"(?:ibv_reg_mr|ibv_create_|register memory).*Cannot allocate memory",
+        "the limit on locked memory is too low for RDMA (it is slurmd's limit, not the shell's)",
+        "administrator: LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK",
+    ),
+    KnownError(
         r"DefaultCPUAllocator: (?:can't|not enough)|\b_?(?:Array)?MemoryError\b|Cannot allocate memory"
         r"|std::bad_alloc",
         "this process could get no more of the machine's memory",
@@ -150,7 +159,7 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.OUT_OF_MEMORY,
     ),
     KnownError(
-        r"unable to (?:mmap|open shared memory|allocate shared memory)|DataLoader worker .*Bus error"
+        r"unable to (?:mmap|allocate shared memory)|DataLoader worker .*Bus error"
         r"|Unexpected bus error encountered in worker"
         r"|^(?=.*No space left).*(?:/dev/shm|nccl-|torch_\d)"
         r"|posix_fallocate failed|failed to extend /dev/shm",
@@ -164,11 +173,6 @@ ROWS: tuple[KnownError, ...] = (
         "a page of memory has nothing behind it: /dev/shm or a disk is full, or a mapped file was cut",
         "df -h /dev/shm on the node; a container needs --shm-size or --ipc=host; else see the files that the "
         "program maps",
-    ),
-    KnownError(
-        r"ibv_(?:reg_mr|create_).*Cannot allocate memory",
-        "the limit on locked memory is too low for RDMA (it is slurmd's limit, not the shell's)",
-        "administrator: LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK",
     ),
     # --- ranks that do not agree ---
     KnownError(
@@ -204,7 +208,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"Duplicate GPU detected",
         "two ranks use the same GPU",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
+        'no more ranks than GPUs; torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group',
     ),
     # --- GPUs and drivers ---
     KnownError(
@@ -519,7 +523,7 @@ ROWS: tuple[KnownError, ...] = (
         "start it with torchrun and read LOCAL_RANK, or let the script take --local_rank",
     ),
     KnownError(
-        r"Too many open files|Errno 24|received 0 items of ancdata",
+        r"Too many open files|Errno 24|received 0 items of ancdata|unable to open shared memory object",
         "the limit on open files is reached, often by data-loader workers",
         'ulimit -n in --setup, fewer workers, or torch.multiprocessing.set_sharing_strategy("file_system")',
     ),
@@ -597,7 +601,7 @@ ROWS: tuple[KnownError, ...] = (
         "ls -l on the node (clusterrun exec -- ls -l …)",
     ),
     KnownError(
-        r"DataLoader worker \(pid.*is killed by signal: Killed",
+        r"DataLoader (?:worker|process) \(pid.*is killed by signal: Killed",
         "a worker of the data-loader was killed by signal 9",
         "memory may have run out: dmesg on the node shows OOM kills; then fewer workers, or more with --mem",
     ),

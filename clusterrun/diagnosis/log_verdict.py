@@ -524,7 +524,7 @@ class _LogVerdict:
             and (log_error.error.text == error.text or (not root and is_alike(log_error.error, error)))
         ]
         ranks, node = self._who_failed(first, same, errors)
-        if len(meant := _MEANT.findall(error.text)) > 1:
+        if len(meant := _MEANT.findall(hint.error.text if hint else error.text)) > 1:
             ranks, node = tuple(sorted({int(rank) for rank in meant})), ""
         culprits = self._culprits_of(ranks, node, error.message)
         files = list(dict.fromkeys(filter(None, map(self._file_of, same))))
@@ -893,7 +893,11 @@ def _without_handled(
         certain = [
             log_error
             for log_error in certain
-            if is_final(log_error.error) or not any(is_alike(error, log_error.error) for error in handled)
+            if is_final(log_error.error)
+            or not any(
+                is_alike(error, log_error.error) and error.caught is log_error.error.caught
+                for error in handled
+            )
         ]
     if ended_alone:
         return [

@@ -594,7 +594,9 @@ class _Reader:
             error = replace(error, caught=True)
         if "_call_store" in self._library:
             error = replace(error, row=RENDEZVOUS_LOST)
-        elif "/multiprocessing/" in self._library and "pickle data was truncated" in text:
+        is_cut_off = "/multiprocessing/" in self._library and "pickle data was truncated" in text
+        # deepspeed's handler runs because something ends the ranks.
+        if is_cut_off or self._library.endswith(" sigkill_handler"):
             error = replace(error, row=PART_ENDED)
         if self._rival:
             error = replace(error, more=f", or {short(self._rival)}: lines of several processes are mixed")
@@ -613,7 +615,8 @@ class _Reader:
         if last and not link and (reported or wraps):
             # An exception of another process, with its own message and place.
             worker = _WORKER.search(last.text)
-            more = error.more + (f", in {worker[1]}" if worker else last.more)
+            outer = last.more if not worker or last.more.startswith(_IN_PROCESS) else ""
+            more = error.more + (f", in {worker[1]}" if worker else "") + outer
             # The line that called a worker says more than none. That of a launcher does not.
             called = last.frame if worker or reported else ""
             row, frame = error.row or last.row, error.frame or called

@@ -1311,3 +1311,31 @@ def test_the_end_of_a_launcher_that_another_program_started_is_a_report() -> Non
     outer = "RuntimeError: 'accelerate-launch fit.py' failed with returncode 1"
     message = diagnosed('RemoteTraceback: """', *EXCEPTION, '"""', *EXCEPTION[:-1], outer).message
     assert "batch 7 is empty" in message
+
+
+def test_a_traceback_that_ends_a_process_counts_although_a_handler_printed_it_before() -> None:
+    caught = ["ERROR: Exception during training:", EXCEPTION[0], EXCEPTION[3].replace("main", "attempt")]
+    diagnosis = diagnosed(*caught, *EXCEPTION[4:], "total time 0:01", "iter: 0", "iter: 0", *EXCEPTION)
+    assert diagnosis.verdict is Verdict.CRASHED and "batch 7 is empty" in diagnosis.message
+
+
+def test_ranks_that_horovod_misses_are_waited_for() -> None:
+    stall = (
+        "[0] W stall_inspector.cc:107] One or more tensors were submitted by subset of ranks. Missing ranks:"
+    )
+    assert "horovod" in diagnosed(stall.replace("by", "to be reduced, gathered or broadcasted by")).message
+
+
+def test_the_process_of_a_loader_that_failed_is_named() -> None:
+    spawned = "-- Process 3 terminated with the following error:"
+    wrapper = "ValueError: Caught ValueError in DataLoader worker process 2."
+    parent = "torch.multiprocessing.spawn.ProcessRaisedException:"
+    inner = ["Original Traceback (most recent call last):", *EXCEPTION[1:]]
+    message = diagnosed(EXCEPTION[0], parent, "", spawned, *EXCEPTION[:-1], wrapper, *inner).message
+    assert "process 2" in message and "Process 3" in message and "batch 7" in message
+
+
+def test_an_exception_in_deepspeeds_handler_of_signals_is_a_consequence() -> None:
+    handler = '  File "/opt/lib/site-packages/deepspeed/launcher/runner.py", line 548, in sigkill_handler'
+    error = "NameError: free variable 'kill_cmd' referenced before assignment"
+    assert diagnosed(EXCEPTION[0], handler, "    Popen(kill_cmd)", error).verdict is Verdict.UNDETERMINED

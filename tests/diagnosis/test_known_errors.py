@@ -218,6 +218,8 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         ("_pickle.UnpicklingError: Weights only load failed. This file", Verdict.CRASHED, "torch 2.6"),
         ("fit.py: error: unrecognized arguments: --local-rank=3", Verdict.CRASHED, "passes --local_rank"),
         ("RuntimeError: Permission denied", Verdict.CRASHED, "below 1024"),
+        ("RuntimeError: unable to open shared memory object </torch_3>", Verdict.CRASHED, "open files"),
+        ("NET/OFI Unable to register memory: Cannot allocate memory", Verdict.CRASHED, "locked memory"),
     ],
 )
 def test_a_known_message_has_a_cause_and_a_remedy(line: str, verdict: Verdict, word: str) -> None:

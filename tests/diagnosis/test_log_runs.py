@@ -76,3 +76,13 @@ def test_jobs_with_other_numbers_are_other_runs() -> None:
     log, diagnosis = diagnosed(ended.format(7, 1, " DUE TO TIME LIMIT"), "loading", ended.format(8, 2, ""))
     assert log.runs == 2 and "cancelled" in diagnosis.message
     assert any("time limit" in line for line in diagnosis.evidence)
+
+
+def test_a_restart_of_torchrun_is_one_more_attempt() -> None:
+    begins = [
+        "INFO:elastic.agent.server.api:[default] starting",
+        "INFO:elastic.agent.server.api:[default] up",
+    ]
+    restart = "INFO:elastic.agent.server.api:[default] FAILED. 3/3 attempts left; will restart worker group"
+    log, _ = diagnosed(*begins, *failed(40, "KeyError: 'lr'"), restart, *begins, *begins)
+    assert log.runs == 2
