@@ -18,23 +18,23 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _NUMBERED = re.compile(r"(?s)(.*?)([0-9]{1,18})")
 
 
-def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
+def expand(text: str) -> tuple[str, ...]:
     """Return the names of ``text`` in its order, duplicates kept, as ``scontrol show hostnames`` does.
 
     Several brackets multiply, the last one running fastest. Raises ``BadInput`` if the text is not a host
-    list or means more than ``limit`` names.
+    list or means more than ``LIMIT`` names.
     """
     names: list[str] = []
     if re.search(r"[][]", re.sub(r"\[[^][]*\]", "", text)):
         raise _refusal(text, "its brackets do not match")
     for part in _PART.findall(text):
         # Literal text and bracket contents alternate: a[1-2]b is a, [1-2, b.
-        pieces = [_choices(piece, text, limit) for piece in re.split(r"(?=\[)|\]", part) if piece]
+        pieces = [_choices(piece, text) for piece in re.split(r"(?=\[)|\]", part) if piece]
         size = 1
         for piece in pieces:
             size *= len(piece)
-        if len(names) + size > limit:
-            raise _refusal(text, f"it is more than {limit} names")
+        if len(names) + size > LIMIT:
+            raise _refusal(text, f"it is more than {LIMIT} names")
         names += map("".join, itertools.product(*pieces))
     return tuple(names)
 
@@ -69,7 +69,7 @@ def _refusal(text: str, why: str) -> BadInput:
     return BadInput(f"{excerpt!r} is not a host list: {why}", "write it as Slurm does: node[01-04,7],login1")
 
 
-def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
+def _choices(piece: str, text: str) -> tuple[str, ...]:
     if not piece.startswith("["):
         return (piece,)
     names: list[str] = []
@@ -80,8 +80,8 @@ def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
         low, high = match.group(1), match.group(2) or match.group(1)
         if int(high) < int(low) or len(high) > 18:
             raise _refusal(text, f"the range {item!r} runs backwards")
-        if int(high) - int(low) >= limit:
-            raise _refusal(text, f"it is more than {limit} names")
+        if int(high) - int(low) >= LIMIT:
+            raise _refusal(text, f"it is more than {LIMIT} names")
         names += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
     return tuple(names)
 
