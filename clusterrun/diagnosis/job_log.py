@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
 from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
-from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
+from clusterrun.diagnosis.log_lines import LineSplitter, LogLine, OwnLines
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess, is_final
 from clusterrun.diagnosis.log_runs import EndSign, RunDetector
 from clusterrun.diagnosis.printed_errors import is_report, is_timer, last_complaint, rank_in
@@ -63,7 +63,7 @@ class JobLog:
     """Reads the lines of one job's log files: errors, ends, and what else they say of its ranks."""
 
     def __init__(self) -> None:
-        self.splitter = LineSplitter()
+        self.splitter, self._own_lines = LineSplitter(), OwnLines()
         self.end_lines = EndLines()
         # The processes that wrote the lines, by file and prefix of the line.
         self.processes: dict[tuple[int, str], LogProcess] = {}
@@ -122,7 +122,7 @@ class JobLog:
         self._of_file = []
         self._file_begins = self.order
         self._file_rank = rank
-        self.splitter = LineSplitter()
+        self.splitter, self._own_lines = LineSplitter(), OwnLines()
         self._run_detector = RunDetector()
         self.report.close()
 
@@ -134,6 +134,8 @@ class JobLog:
 
     def _hear_part(self, line: LogLine) -> None:
         text = line.text
+        if self._own_lines.hear(text):
+            return
         if text.strip():
             self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
         if (last_of_run := self._run_detector.hear_end(self.order, text)) >= 0:

@@ -72,6 +72,12 @@ _DIGITS = re.compile(r"\d+")
 _CLOCK = re.compile(r"\d+(?:[-:.,]\d+)+")
 # The rank in a line of a logger.
 LOGGED_RANK = re.compile(r"(?i)(?<!local_)(?:rank|\bTP)(?:[ _=]|: ?)?(\d{1,5})\b")
+# Lines of clusterrun's own check: its progress, and the first two of its report.
+_OWN_LINE = re.compile(r"pre-flight(?::| [A-Z]+:) |CLUSTERRUN_\w+ is set but ")
+_REPORT = re.compile(
+    r"(?:PASS|WARN|FAIL|UNDETERMINED): .*(?:\b(?:un)?fit\b|the link |could not be judged| a warning|no node )"
+    r"|(?:full|quick) check (?:by \w+ )?of \d{8}-"
+)
 # A beginning on the same line after a progress bar, or after another process's line without an end.
 _INNER_START = re.compile(
     r"(?<=\S)(?=Traceback \(most recent call last\)|\s*\[rank\d+\]:|terminate called after throwing )"
@@ -97,6 +103,25 @@ class LogLine:
     node: str = ""  # the node in front of the line; '' without one
     logger: str = ""  # what a logger wrote in front of the line, without its time; '' without one
     time: str = ""  # date and time in front of the line, in ISO format; '' without one
+
+
+class OwnLines:
+    """Recognizes what clusterrun itself printed about nodes, which is no error of a process of the job."""
+
+    def __init__(self) -> None:
+        self._in_report = self._after_blank = False
+
+    def hear(self, text: str) -> bool:
+        """Return whether a line is clusterrun's own. A report has headings and indented lines."""
+        if _OWN_LINE.match(text) or _REPORT.match(text):
+            self._in_report = True
+            return True
+        is_heading = self._after_blank and not _STARTS_ERROR.match(text)
+        is_indented = text.startswith("  ") and not text.startswith('  File "')
+        is_own = self._in_report and (is_heading or is_indented or not text)
+        self._in_report = is_own and not text.startswith(("fit: ", "fit, but "))
+        self._after_blank = not text
+        return is_own
 
 
 class LineSplitter:

@@ -938,3 +938,36 @@ def test_a_log_of_consequences_blames_nobody() -> None:
 def test_an_empty_log_has_a_hint() -> None:
     diagnosis = diagnosed("")
     assert diagnosis.message == "there is no error in it" and "sacct -j JOB" in diagnosis.remedy
+
+
+CHECK = """\
+checks n[0001-0003] of job 35: 20261127-235341-5y10-check
+pre-flight: tests of pairs, round 1, waiting for 2 answers, 51 s left
+FAIL: n0001 is unfit; torch is a CPU build on every node: it cannot use their GPUs -> install a CUDA
+  build of torch: this one was built for CPUs alone; 2 of 3 nodes are fit
+full check by gloo of 20261127-235341-5y10-check, 1 round of tests, 11.1 of 60 s
+
+n0001: fail, left out
+  gpus: nvidia-smi: Unable to determine the device handle for GPU0: 0000:1B:00.0: GPU is lost.
+    Reboot the system to recover this GPU
+     -> nvidia-smi on the node; if it fails again: reboot the node
+
+a test said: NCCL error: unhandled system error
+     -> a call of NCCL failed
+"""
+TIMED_OUT = """\
+[E1127 23:54:53.2 socket.cpp:1028] The client socket has timed out after 60000ms connecting to (n0001, 29777).
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection has failed.
+srun: error: n0002: task 0: Exited with exit code 1
+"""
+
+
+@pytest.mark.parametrize("end", ["\nfit: n[0002-0003]\n", "\n", ""])
+def test_the_report_of_a_check_is_no_error_of_a_process(end: str) -> None:
+    diagnosis = diagnosed(CHECK + end + TIMED_OUT)
+
+    assert diagnosis.verdict is Verdict.NEVER_ARRIVED and "(n0001, 29777)" in diagnosis.message
+    assert not diagnosed(CHECK + end).culprits
