@@ -154,7 +154,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"(?i:oom[-_ ]kill|out of memory: killed|killed due to the node running low on memory"
         r"|exceeded (?:job )?memory limit)",
-        "the kernel ended a process because memory ran out",
+        "the kernel, Slurm or Ray ended a process because memory ran out",
         "ask for more with --mem, use fewer data-loader workers, or a smaller batch",
         Verdict.OUT_OF_MEMORY,
     ),
@@ -186,7 +186,7 @@ ROWS: tuple[KnownError, ...] = (
         r"(?:[Ss]hape|size)s? (?:of )?.*(?:mismatch|differ) across (?:ranks|processes)"
         r"|appears not to match (?:sizes|strides|shape) of the same param|inconsistent \d+ params",
         "the ranks' models differ: DDP compares parameters when it is made",
-        "build the same model in every rank; look for branches on the rank and other versions of the code",
+        "build one model, with one version of the code, in every rank; a rank with 0 params sent nothing",
         Verdict.MISMATCH,
     ),
     KnownError(
@@ -243,6 +243,11 @@ ROWS: tuple[KnownError, ...] = (
         r"no kernel image is available for execution|invalid device function|hipErrorNoBinaryForGpu",
         "torch was not built for this model of GPU",
         "install a torch wheel that supports it, or ask for other GPUs with --constraint",
+    ),
+    KnownError(
+        r"doesn't have NCCL built in",
+        "the ranks' torch has no NCCL: it is a wheel for CPUs or for another accelerator",
+        "install torch for CUDA, or choose the backend of the accelerator (gloo, hccl, xccl)",
     ),
     KnownError(
         r"Torch not compiled with CUDA enabled",

@@ -122,7 +122,7 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0.",
             Verdict.OUT_OF_MEMORY,
-            "the kernel ended",
+            "ended a process because memory ran out",
         ),
         (
             "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error.",
@@ -218,6 +218,7 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         ("_pickle.UnpicklingError: Weights only load failed. This file", Verdict.CRASHED, "torch 2.6"),
         ("fit.py: error: unrecognized arguments: --local-rank=3", Verdict.CRASHED, "passes --local_rank"),
         ("RuntimeError: Permission denied", Verdict.CRASHED, "below 1024"),
+        ("RuntimeError: Distributed package doesn't have NCCL built in", Verdict.CRASHED, "has no NCCL"),
         ("RuntimeError: unable to open shared memory object </torch_3>", Verdict.CRASHED, "open files"),
         ("NET/OFI Unable to register memory: Cannot allocate memory", Verdict.CRASHED, "locked memory"),
     ],
