@@ -34,6 +34,8 @@ _MISLEADING = frozenset(
 
 
 # A prime number of ports, so that each byte of a run id counts.
+# NCCL's RAS service listens on each node. NCCL's default port is shared (SO_REUSEPORT), so another run on the
+# node may answer there. These ports are below Linux's usual range of ephemeral ports.
 FIRST_RAS_PORT, RAS_PORTS = 20000, 7919
 _WANDB = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
 
@@ -101,15 +103,6 @@ def hidden_gpus(exists: Callable[[str], bool]) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": "", **dict(of_makers[path] for path in of_makers if exists(path))}
 
 
-def ras_address(run_id: str) -> str:
-    """Return where NCCL's RAS service of this run listens on each node.
-
-    NCCL's default port is shared (SO_REUSEPORT), so another run on the node may answer. The ports are below
-    Linux's usual range of ephemeral ports.
-    """
-    return f"localhost:{FIRST_RAS_PORT + int.from_bytes(run_id.encode(), 'big') % RAS_PORTS}"
-
-
 def for_rank(
     base: Mapping[str, str],
     orders: Orders,
@@ -127,7 +120,8 @@ def for_rank(
     variables = rank_environment(world, rank, message.meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
     if orders.gpus_per_node:
-        defaults["NCCL_RAS_ADDR"] = ras_address(lineage.run_id)
+        port = FIRST_RAS_PORT + int.from_bytes(lineage.run_id.encode(), "big") % RAS_PORTS
+        defaults["NCCL_RAS_ADDR"] = f"localhost:{port}"
     frameworks = framework_environment(world, orders.gpus_per_node)
     job_environment = inherited(
         own_base, orders, _step(own_base, world, rank, world.ranks_per_node, orders.cpus_per_rank)

@@ -156,7 +156,8 @@ class RankProcesses:
         """Return the ranks of this node; with one launcher per node, the node's number."""
         if self._orders.per_node:
             return range(message.node, message.node + 1)
-        return message.world.ranks_on(message.node)
+        first, count = message.node * message.world.ranks_per_node, message.world.ranks_per_node
+        return range(first, first + count)
 
     def _environment(self, message: StartRanks, rank: int, error_file: str, interface: str) -> dict[str, str]:
         orders = self._orders

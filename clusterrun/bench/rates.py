@@ -31,11 +31,6 @@ def sharded(weights: float, gradients: float, ranks: int, bandwidth: float, late
     return all_reduce(weights + gradients / 2, ranks, bandwidth, latency)
 
 
-def data_parallel(size: float, ranks: int, bandwidth: float) -> float:
-    """Return the seconds in which one GPU sends its weights to all others, and takes back their gradients."""
-    return 2 * (ranks - 1) * size / bandwidth
-
-
 def exposed(sending: float, computing: float, overlaps: bool) -> float:
     """Return the part of ``sending`` that a step waits for, if the backward pass ``overlaps`` with it."""
     return max(0.0, sending - BACKWARD * computing) if overlaps else sending

@@ -202,7 +202,8 @@ class Prediction:
 
     def _sending(self, cell: Cell, bandwidth: float, latency: float) -> float:
         if cell.strategy == "dp":
-            return rates.data_parallel(self._bytes, cell.world, bandwidth)
+            # One GPU sends its weights to all others, and takes back their gradients.
+            return 2 * (cell.world - 1) * self._bytes / bandwidth
         if cell.strategy == "fsdp":
             return rates.sharded(self._bytes, self._bytes, cell.world, bandwidth, latency)
         return rates.all_reduce(self._bytes, cell.world, bandwidth, latency)

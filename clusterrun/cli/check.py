@@ -179,7 +179,9 @@ def check(
             with redirect_stdout(sys.stderr):  # stdout is for eval
                 put(report, False, html, prometheus)
             # The last line sets ``$?`` of ``eval`` to the exit code of the check.
-            fit = fit_nodes(report)
+            fit = [node.node for node in report.nodes if node.role in ("rank", "spare")]
+            if report.verdict is Grade.FAIL and len(fit) == len(report.nodes):
+                fit = []  # the nodes fail together, and none is at fault
             names = {
                 "CLUSTERRUN_FIT_NODELIST": fold(fit),
                 "CLUSTERRUN_UNFIT_NODELIST": fold(
@@ -253,12 +255,6 @@ def step_sizes(environ: Mapping[str, str], fit: Sequence[str]) -> dict[str, str]
         count = sum(count for node, count in zip(nodes, tasks) if node in fit)
         sizes.update(dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(count)))
     return sizes
-
-
-def fit_nodes(report: Report) -> list[str]:
-    """Return the nodes that may train together; none if the nodes fail together and none is at fault."""
-    fit = [node.node for node in report.nodes if node.role in ("rank", "spare")]
-    return [] if report.verdict is Grade.FAIL and len(fit) == len(report.nodes) else fit
 
 
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool, table: bool, burn: int) -> JobSpec:

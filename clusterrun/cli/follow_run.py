@@ -69,7 +69,9 @@ def exit_code(status: RunStatus) -> ExitCode:
 def _stay_for_check(context: Context, run_id: str) -> RunStatus:
     from clusterrun.reports.text_report import headline
 
-    status = show_until(context, run_id, past_preflight)
+    status = show_until(
+        context, run_id, lambda status: status.state.ended or status.phase not in BEFORE_TRAINING
+    )
     try:
         report = report_of(context, run_id)
     except ClusterrunError:
@@ -205,14 +207,6 @@ LOOK_SECONDS = 0.1
 # The end of a check's progress text: the time left in its budget.
 LEFT = re.compile(r",? *(\d+(?:\.\d+)?) s left")
 BEFORE_TRAINING = (Phase.QUEUED, Phase.STARTING, Phase.PREFLIGHT)
-
-
-def ended(status: RunStatus) -> bool:
-    return status.state.ended
-
-
-def past_preflight(status: RunStatus) -> bool:
-    return status.state.ended or status.phase not in BEFORE_TRAINING
 
 
 def show_until(context: Context, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:

@@ -307,10 +307,6 @@ def _slow(name: str, host: str, **details: Any) -> None:
     _apply("slow-link" if details["to"] else "slow", name, host, **details)
 
 
-def _controller(name: str, action: str) -> None:
-    _apply("controller", name) if action == "stop" else _heal("controller", name)
-
-
 def _wrong_name(name: str, line: str, host: str) -> None:
     wrong, equals, address = line.partition("=")
     if not equals:
@@ -411,7 +407,7 @@ _add(
     "Stop slurmctld, or start it again.",
     ("stop",),
     of=click.Argument(["action"], type=click.Choice(("stop", "start"))),
-    does=_controller,
+    does=lambda name, action: (_apply if action == "stop" else _heal)("controller", name),
 )
 _add(
     "gpu",

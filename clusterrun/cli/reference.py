@@ -103,11 +103,6 @@ def _variables(_: str) -> list[str]:
     return _table(("key", "variable", "kind"), rows)
 
 
-def _limits(_: str) -> list[str]:
-    rows = [(f"`{limit.name}`", f"{limit.default:g} {limit.unit}", limit.meaning) for limit in LIMITS]
-    return _table(("name", "default", ""), rows)
-
-
 def _template_variables(_: str) -> list[str]:
     from clusterrun.script.render import VARIABLES  # imports jinja2, which only this table needs
 
@@ -161,7 +156,10 @@ _TABLES = {
     "commands": _commands,
     "command_options": lambda names: _rows(_options_of(command_of(*names.split()))),
     "variables": _variables,
-    "limits": _limits,
+    "limits": lambda _: _table(
+        ("name", "default", ""),
+        [(f"`{limit.name}`", f"{limit.default:g} {limit.unit}", limit.meaning) for limit in LIMITS],
+    ),
     "metrics": lambda _: _table(("metric", ""), [(f"`{PREFIX}{name}`", text) for name, text, _ in METRICS]),
     "template_variables": _template_variables,
     "schema": _schema,

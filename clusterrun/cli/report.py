@@ -91,10 +91,10 @@ def painted(report: Report) -> list[str]:
 
 def await_report(context: Any, run_id: str) -> Report | None:
     """Return the report when the run ends. If there is none, print how the run ended and return None."""
-    from clusterrun.cli.follow_run import ended, print_end, show_until
+    from clusterrun.cli.follow_run import print_end, show_until
     from clusterrun.operations.report import NoReport, report_of
 
-    status = show_until(context, run_id, ended)
+    status = show_until(context, run_id, lambda status: status.state.ended)
     try:
         return report_of(context, run_id)
     except NoReport:

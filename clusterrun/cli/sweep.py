@@ -114,8 +114,6 @@ RESULTS = View(
 
 
 _WITHOUT = ("follow", "wait")
-# Options of a sweep that a retry may change.
-_OF_RETRY = ("mem", "time", "partition", "requeue")
 _common = partial(grouped, group="resources", common=True)
 
 
@@ -286,7 +284,7 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
 
 @sweep.command()
 @click.option("--failed", is_flag=True, help="The points whose runs failed or were ended: the default.")
-@options(option for option in option_table.EVERY if option.name in _OF_RETRY)
+@options(option_table.CONFIGURABLE[name] for name in ("mem", "time", "partition", "requeue"))
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
 def retry(word: str, failed: bool, **changes: Any) -> int:
     """Queue the points of SWEEP again whose runs failed or were ended; those runs stay, to be read.

@@ -170,7 +170,8 @@ class Coordinator:
     def _lose(self, now: Now, member: Member, why: str) -> None:
         if not member.present:
             # The agent may never have learned that it was welcome. It or another agent may try again.
-            self._membership.vacate(member)
+            del self._membership.by_link[member.link]
+            self._membership.members[member.node] = None
         else:
             self._membership.lose(member, now)
             self._lifecycle.lost(now, member, why)
@@ -290,9 +291,9 @@ class Coordinator:
     def on_supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
         reason = "the first process of the batch step was killed (scancel -b?), and with it the job"
         # A run that may continue does so as after a lost node. Slurm calls any other one FAILED.
-        state = State.NODE_FAIL
         if not self._requeue:
-            state, reason = State.FAILED, f"{reason}; --requeue continues such a run"
+            reason += "; --requeue continues such a run"
+        state = State.NODE_FAIL if self._requeue else State.FAILED
         self._lifecycle.termination.abandoned = True
         self._lifecycle.ask(now, RunOutcome(state, reason, contract.ExitCode.FAILED))
 

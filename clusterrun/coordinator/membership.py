@@ -124,10 +124,6 @@ class Membership:
         for index, member in enumerate(self.world):
             member.place = index
 
-    def vacate(self, member: Member) -> None:
-        del self.by_link[member.link]
-        self.members[member.node] = None
-
     def welcome(self, member: Member) -> None:
         member.present = True
         self.present += 1

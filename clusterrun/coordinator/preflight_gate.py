@@ -31,10 +31,7 @@ _SECONDS_PER_NODE_FOR_ALL_PAIRS = 60.0
 
 
 def longest(orders: Orders) -> float:
-    """Return the seconds after which a check without an outcome fails.
-
-    It keeps its budget by itself.
-    """
+    """Return the seconds after which a check without an outcome fails. It keeps its budget by itself."""
     budget = orders.preflight.budget
     pairs = _SECONDS_PER_NODE_FOR_ALL_PAIRS * orders.allocated if orders.preflight.all_pairs else 0.0
     return max(2 * budget, budget + _LEAST_SLACK) + pairs

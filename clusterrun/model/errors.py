@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from clusterrun.model.contract import ExitCode
 
 
@@ -34,15 +32,6 @@ class BadInput(ClusterrunError):
     """The command line, a configuration file or an argument is not valid (exit code 2)."""
 
     code = ExitCode.USAGE
-
-    @classmethod
-    def merged(cls, refusals: Sequence[BadInput]) -> BadInput:
-        """Return one error with the problems of all ``refusals``. Equal remedies are given once."""
-        problems: dict[str, list[str]] = {}
-        for refusal in refusals:
-            problems.setdefault(refusal.remedy, []).append(refusal.seen)
-        lines = [line for remedy, seen in problems.items() for line in ("; ".join(seen), remedy)]
-        return cls("\n".join(lines[:-1]), lines[-1])
 
 
 class SchedulerError(ClusterrunError):

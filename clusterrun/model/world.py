@@ -29,9 +29,6 @@ class World:
     def name_of(self, rank: int) -> str:
         return self.nodes[rank // self.ranks_per_node]
 
-    def ranks_on(self, node: int) -> range:
-        return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
-
 
 def ring_share(ranks: int) -> float:
     """Return how much of the data each of ``ranks`` ranks sends and receives in an all-reduce."""

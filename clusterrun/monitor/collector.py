@@ -122,12 +122,7 @@ class Look:
         ]
 
     def _snapshot(
-        self,
-        first: First,
-        answer: Mapping[str, Any],
-        stacks: StackReply,
-        busy: float,
-        tcp: proc.TcpTables,
+        self, first: First, answer: Mapping[str, Any], stacks: StackReply, busy: float, tcp: proc.TcpTables
     ) -> RankSnapshot:
         """Return the snapshot of a rank.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 
 from clusterrun.local.processes import alive
 from clusterrun.model.document import BadDocument
@@ -65,7 +66,7 @@ class StatusQuery:
         self._store, self._client, self._jobs = store, client, jobs
         self._clock, self._tell, self._other_cluster = clock, tell, other_cluster
         self.notices: list[str] = []
-        self._node_reasons: dict[tuple[str, str], str] = {}  # by nodes and partition, of one answer
+        self._node_reasons = lru_cache(lambda nodes, partition: client().node_reasons(nodes, partition))
 
     def statuses(
         self,
@@ -81,7 +82,7 @@ class StatusQuery:
         old, but not from before ``since``. A run that does not exist is skipped if ``skip_missing`` is true.
         Otherwise it raises ``NoSuchRun``.
         """
-        self._node_reasons.clear()
+        self._node_reasons.cache_clear()
         cases: list[RunFiles | RunStatus] = []
         for run_id in ids:
             try:
@@ -201,14 +202,14 @@ class StatusQuery:
                 script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
                 waits_for=self._waits_for(record) if row and row.reason == "Dependency" else "",
-                node_reason=self._node_reason(removed) if removed else "",
+                node_reason=self._node_reasons(removed, "") if removed else "",
                 damaged=bool(files.damage),
                 message=self._store.orphan_report(record.run_id) if row and silent else None,
             )
         )
         if row and reply.answered and SEE_NODES in status.reason:
             nodes = row.reason.partition("UnavailableNodes:")[2] or row.nodelist
-            if unfit := self._node_reason(nodes, record.spec.partition):
+            if unfit := self._node_reasons(nodes, record.spec.partition):
                 status = replace(status, reason=status.reason.replace(SEE_NODES, f"sinfo -R: {unfit}"))
         if files.damage or files.doubt:
             reasons = filter(None, (status.reason, files.damage, files.doubt))
@@ -221,11 +222,6 @@ class StatusQuery:
             return recorded_end(files.ended.status, files.state, files.ended.at, status)
         self._note(status, files, row is None or row.state.ended or record.in_allocation, reply, now)
         return status
-
-    def _node_reason(self, nodes: str, partition: str = "") -> str:
-        if (nodes, partition) not in self._node_reasons:
-            self._node_reasons[nodes, partition] = self._client().node_reasons(nodes, partition)
-        return self._node_reasons[nodes, partition]
 
     def _before(self, record: RunRecord) -> str:
         """Return which run before ``record`` did not complete, and how it ended; '' if there is none."""

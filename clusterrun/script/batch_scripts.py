@@ -80,10 +80,10 @@ class Conversion:
         missing = []
         for name, value in self.options:
             option = CONFIGURABLE.get(name)
-            if not option or option.kind == "list":
-                typed = (*getattr(spec, option.field, ()), *environment) if option else ()
-                is_typed = plain_text(value) in typed
-            else:
+            is_typed = False
+            if option and option.kind == "list":
+                is_typed = plain_text(value) in (*getattr(spec, option.field, ()), *environment)
+            elif option:
                 own_value = getattr(spec, option.field)
                 is_typed = own_value != getattr(plain, option.field) or str(own_value) == value
             if not is_typed:
@@ -120,16 +120,18 @@ def line_to_type(spec: JobSpec, conversion: Conversion, verb: str = "submit") ->
     plain = replace(spec, per_node=False)
     advice += line(plain, conversion, verb)
     advice += "" if conversion.command else f"\n{NO_COMMAND}"
-    advice += "".join(f"\nnot in that line: {note}" for note in _notes(conversion.untranslated))
-    advice += "".join(f"\nwith another meaning: {note}" for note in _notes(conversion.changed))
-    return "\n".join(filter(None, (advice, conversion.outputs)))
+    return advice + _differences(conversion, "\n")
 
 
 def instead(spec: JobSpec, conversion: Conversion, verb: str) -> str:
     """Return the advice of a notice to type the line for ``conversion``, with the parts that it lacks."""
-    omitted = "".join(f"; not in that line: {note}" for note in _notes(conversion.untranslated))
-    omitted += "".join(f"; with another meaning: {note}" for note in _notes(conversion.changed))
-    return "; ".join(filter(None, (f"instead {line(spec, conversion, verb)}{omitted}", conversion.outputs)))
+    return f"instead {line(spec, conversion, verb)}{_differences(conversion, '; ')}"
+
+
+def _differences(conversion: Conversion, separator: str) -> str:
+    notes = [f"not in that line: {note}" for note in _notes(conversion.untranslated)]
+    notes += [f"with another meaning: {note}" for note in _notes(conversion.changed)]
+    return "".join(separator + note for note in (*notes, conversion.outputs) if note)
 
 
 def _text(part: Part) -> str:

@@ -51,7 +51,7 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     if launch and launch.is_scheduler and not launch.overlaps and (on_slurm or many):
         if launch.program == "sbatch" and (name := _shell_batch_script(launch.command, spec.cwd)):
             raise _refusal(spec, name, launch.command, verb, launch.untranslated)
-        if conversion := _of_wrap(launch):
+        if conversion := _of_wrap(launch, spec.cwd):
             problem = "'sbatch' as COMMAND asks Slurm for another job from inside the job of this run"
             raise BadInput(problem, batch_scripts.line_to_type(spec, conversion, verb))
         raise launch_commands.refuse(spec, launch, many, verb)
@@ -87,19 +87,15 @@ def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
     return name if read_directives(text_of_script(os.path.join(cwd, name))) else ""
 
 
-def _of_wrap(launch: LaunchCommand) -> Conversion | None:
-    """Return the conversion of ``sbatch --wrap TEXT``; None for other commands, and without the parser."""
+def _of_wrap(launch: LaunchCommand, cwd: str) -> Conversion | None:
+    """Return the conversion of ``sbatch --wrap TEXT``; None for other commands."""
     options = [shlex.split(option) for option in launch.untranslated]
     wrapped = [option for option in options if option[0].partition("=")[0] == "--wrap"]
     if not wrapped:
         return None
-    try:
-        from clusterrun.script.conversion import convert  # loads a parser
-    except ImportError:
-        return None
     text = wrapped[-1][0].partition("=")[2] or wrapped[-1][-1]
     others = " ".join(shlex.join(option) for option in options if option not in wrapped)
-    return convert(f"#!/bin/sh\n#SBATCH {others}\n{text}\n")
+    return _converted(f"#!/bin/sh\n#SBATCH {others}\n{text}\n", cwd, ())
 
 
 def _refusal(
@@ -122,6 +118,10 @@ def _conversion(name: str, cwd: str, arguments: tuple[str, ...], options: tuple[
         last = read_directives(text)[-1].line - 1
         lines[last] = " ".join((re.sub(r"\s#.*", "", lines[last]), *options))
         text = "\n".join(lines)
+    return _converted(text, cwd, arguments)
+
+
+def _converted(text: str, cwd: str, arguments: tuple[str, ...]) -> Conversion:
     try:
         from clusterrun.script.conversion import convert  # loads a parser
     except ImportError:  # the extra ``convert`` is absent

@@ -23,21 +23,8 @@ if TYPE_CHECKING:
     from types import CodeType
 
 _PACKAGES = (
-    "model",
-    "proc.py",
-    "atomic_file.py",
-    "slurm_text",
-    "container_runtimes.py",
-    "diagnosis",
-    "notify",
-    "runtime",
-    "protocol",
-    "preflight",
-    "monitor",
-    "rank_hooks",
-    "agent",
-    "coordinator",
-    "node",
+    *("model", "proc.py", "atomic_file.py", "slurm_text", "container_runtimes.py", "diagnosis", "notify"),
+    *("runtime", "protocol", "preflight", "monitor", "rank_hooks", "agent", "coordinator", "node"),
 )
 _MAIN = "node/__main__.py"
 _START = "__main__.py"

@@ -17,7 +17,7 @@ from clusterrun.model.spec import JobSpec, OnUnfit
 from clusterrun.model.visible import job_name
 from clusterrun.script import quoting
 from clusterrun.script.job_array import instead_of_array
-from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, full_name
+from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, SbatchOption, full_name
 
 # A key without dashes, and its value ('' for a flag).
 Option = tuple[str, str]
@@ -40,30 +40,27 @@ def passed(entries: Sequence[str], option: str) -> tuple[Option, ...]:
 
 def _by_setting(entries: Sequence[str], option: str) -> dict[str, Option]:
     by_setting: dict[str, Option] = {}
-    refusals: list[BadInput] = []
+    refusals: dict[str, list[str]] = {}  # by remedy
     for entry in entries:
         try:
             key, value = _read_entry(entry, option)
         except BadInput as refusal:
-            refusals.append(refusal)
+            refusals.setdefault(refusal.remedy, []).append(refusal.seen)
             continue
-        setting = _setting(key, option)
-        separator = OPTIONS[key].joined if key in OPTIONS and option == "--sbatch" else ""
-        before = by_setting.get(setting, (key, ""))[1]
-        if _NO_MAIL in ((key, before), (key, value)):
-            separator = ""
-        by_setting[setting] = (key, f"{before}{separator}{value}" if separator and before else value)
+        row = _row(key, option)
+        before = by_setting.get(row.setting, (key, ""))[1]
+        separator = "" if _NO_MAIL in ((key, before), (key, value)) else row.joined
+        by_setting[row.setting] = (key, f"{before}{separator}{value}" if separator and before else value)
     if refusals:
-        raise BadInput.merged(refusals)
+        *others, (remedy, problems) = refusals.items()
+        texts = [f"{'; '.join(seen)}\n{advice}" for advice, seen in others]
+        raise BadInput("\n".join((*texts, "; ".join(problems))), remedy)
     return by_setting
 
 
-def _setting(key: str, option: str) -> str:
-    """Return the setting that ``key`` writes.
-
-    Opposite options of sbatch, such as ``requeue`` and ``no-requeue``, write the same setting.
-    """
-    return (OPTIONS[key].setting if key in OPTIONS and option == "--sbatch" else "") or key
+def _row(key: str, option: str) -> SbatchOption:
+    is_known = option == "--sbatch" and key in OPTIONS
+    return OPTIONS[key] if is_known else SbatchOption(key, setting=key)
 
 
 def _read_entry(entry: str, option: str) -> Option:
@@ -101,9 +98,9 @@ def _overridden(entries: Sequence[str], option: str) -> list[str]:
     notices = []
     for entry in dict.fromkeys(entries):
         key, value = _read_entry(entry, option)
-        separator = OPTIONS[key].joined if key in OPTIONS and option == "--sbatch" else ""
-        winner = last[_setting(key, option)]
-        is_joined = bool(separator) and set(value.split(separator)) <= set(winner[1].split(separator))
+        row = _row(key, option)
+        winner = last[row.setting]
+        is_joined = bool(row.joined) and set(value.split(row.joined)) <= set(winner[1].split(row.joined))
         if (key, value) != winner and not is_joined:
             later = word(winner).removeprefix("--")
             notices.append(
@@ -198,14 +195,8 @@ def _overridden_by(key: str, value: str) -> tuple[str, ...]:
 
 _OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-socket")
 AFFECTS_CPUS = (
-    "cpus-per-task",
-    "cpus-per-gpu",
-    "mem-per-cpu",
-    "hint",
-    "cores-per-socket",
-    "threads-per-core",
-    "ntasks-per-core",
-    "tres-per-task",
+    *("cpus-per-task", "cpus-per-gpu", "mem-per-cpu", "hint", "cores-per-socket", "threads-per-core"),
+    *("ntasks-per-core", "tres-per-task"),
 )
 _OF_ANYTHING = ("gres", "tres-per-node", "tres-per-task", "tres-per-job")
 

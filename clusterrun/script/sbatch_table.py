@@ -24,8 +24,7 @@ class SbatchOption:
     # Separator that joins the values of several ``--sbatch NAME``; '' if the last value counts, as in
     # sbatch.
     joined: str = ""
-    # Setting that it shares with other options: the last of them counts. '' if it shares none.
-    setting: str = ""
+    setting: str = ""  # the setting that it writes: the last option that writes it counts
 
 
 def _passed_on(names: str, takes: str) -> Iterator[SbatchOption]:
@@ -112,9 +111,8 @@ _ROWS = (
 )
 # Options that write the same field of the job: the last of them counts in sbatch. sbatch itself refuses
 # other pairs, such as ``--mem`` with ``--mem-per-cpu``, and ``--core-spec`` with ``--thread-spec``.
-_SETTINGS = {"requeue": ("requeue", "no-requeue"), "exclusive": ("exclusive", "oversubscribe")}
-_SETTING_OF = {name: setting for setting, names in _SETTINGS.items() for name in names}
-OPTIONS = {option.name: replace(option, setting=_SETTING_OF.get(option.name, "")) for option in _ROWS}
+_SETTING_OF = {"no-requeue": "requeue", "oversubscribe": "exclusive"}
+OPTIONS = {row.name: replace(row, setting=_SETTING_OF.get(row.name, row.name)) for row in _ROWS}
 _BY_LETTER = {option.short: option for option in _ROWS if option.short}
 
 # Options of srun that would break the launch of the agents, each with its alternative.
@@ -139,16 +137,9 @@ SRUN_REFUSED = {
 _OLD_NAMES = {"workdir": "chdir"}
 SRUN_ALONE = (
     *("accel-bind", "compress", "cpu-bind", "disable-status", "epilog", "exact", "het-group", "mpi"),
-    *(
-        "kill-on-bad-exit",
-        "msg-timeout",
-        "overlap",
-        "preserve-env",
-        "prolog",
-        "quit-on-interrupt",
-        "relative",
-    ),
-    *("slurmd-debug", "task-epilog", "task-prolog", "threads", "treewidth", "unbuffered", "whole"),
+    *("kill-on-bad-exit", "msg-timeout", "overlap", "preserve-env", "prolog", "quit-on-interrupt"),
+    *("relative", "slurmd-debug", "task-epilog", "task-prolog"),
+    *("threads", "treewidth", "unbuffered", "whole"),
 )
 
 

@@ -242,10 +242,7 @@ class SlurmClient:
         return (*(("--cpu-bind=none",) if binds else ()), "--mpi=none", "--export=ALL", "--quiet")
 
     def srun_ports(self) -> int:
-        """Return the size of the port range of srun (``SrunPortRange``).
-
-        0: the kernel chooses the ports.
-        """
+        """Return the size of the port range of srun (``SrunPortRange``). 0: the kernel chooses the ports."""
         first, dash, last = _setting(self._configuration, "SrunPortRange").partition("-")
         is_range = dash and first.isdecimal() and last.isdecimal() and int(first)
         return max(0, int(last) - int(first) + 1) if is_range else 0

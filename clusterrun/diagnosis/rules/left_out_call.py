@@ -25,8 +25,11 @@ def rule(table: CallTable) -> list[Hypothesis]:
     at = table.wait_by_rank
     gone_on: dict[int, Call] = {}
     for wait in table.waits:
-        for rank in wait.missing:
-            if rank in at and _is_wider(table, at[rank], wait):
+        narrow = table.participants(wait)
+        for rank in filter(at.__contains__, wait.missing):
+            wide = table.participants(at[rank])
+            # In a world of two a send takes as many ranks as a collective.
+            if narrow < wide or (narrow == wide and at[rank].sequence > 0 and not wait.sequence):
                 gone_on[rank] = wait
     gone_on = {rank: wait for rank, wait in gone_on.items() if wait.rank not in gone_on}
     if not gone_on:
@@ -44,12 +47,6 @@ def rule(table: CallTable) -> list[Hypothesis]:
 def _has_ignored(table: CallTable, rank: int, inside: Sequence[Call]) -> bool:
     """Return whether a rank made the call that others wait in, but with a group of other ranks."""
     return any(wait.operation in table.of(rank).call.ignored for wait in inside)
-
-
-def _is_wider(table: CallTable, wider_call: Call, narrower_call: Call) -> bool:
-    """Return whether a call takes more ranks. In a world of two a send takes as many as a collective."""
-    wide, narrow = table.participants(wider_call), table.participants(narrower_call)
-    return narrow < wide or (narrow == wide and wider_call.sequence > 0 and not narrower_call.sequence)
 
 
 def _odd(table: CallTable, inside: list[Call], departed: list[Call]) -> list[Call]:

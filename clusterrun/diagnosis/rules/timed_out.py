@@ -211,11 +211,7 @@ def explain_stuck_watchdog(table: CallTable, blamed: Ranks, run: Remains, stuck:
 
 
 def explain_gloo_timed_out(
-    table: CallTable,
-    blamed: Ranks,
-    run: Remains,
-    waiting: Sequence[int],
-    why: str = "",
+    table: CallTable, blamed: Ranks, run: Remains, waiting: Sequence[int], why: str = ""
 ) -> Diagnosis:
     evidence = (f"{ranks_in_words(waiting)} waited in a collective until it timed out",)
     if blamed:

@@ -101,16 +101,13 @@ class Cover:
                 savings[cause] = self._saving(cause, explained)
         return chosen
 
-    def explained_without(self, cause: Cause) -> Counter[Scope]:
-        """Count for each scope the other chosen causes that explain it."""
-        return Counter(scope for other in self.chosen if other != cause for scope in self._explains[other])
-
     def leads(self, cause: Cause) -> tuple[float, float]:
         """Return the lead of a chosen cause over chance, and over the best other causes.
 
         Causes that were excluded from the explanation count as rivals.
         """
-        explained = self.explained_without(cause)
+        others = (other for other in self.chosen if other != cause)
+        explained = Counter(scope for other in others for scope in self._explains[other])
         own_saving = self._saving(cause, explained)
         open_scopes = [scope for scope in self._explains[cause] if not explained[scope]]
         rivals = dict.fromkeys(rival for scope in open_scopes for rival in self._causes_of[scope])
