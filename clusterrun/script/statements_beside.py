@@ -88,8 +88,6 @@ _INDIRECT = re.compile(r"\$\{![A-Za-z_]\w*\}", re.ASCII)
 _CERTAIN = (*ASSIGNMENTS, "subshell", "compound_statement")
 # A variable that must be set there.
 _EXPANDED = re.compile(r"(?<!\\)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)", re.ASCII)
-# ``${A:+$A}`` and the like, without another one inside.
-_ALTERNATIVE = re.compile(r"\$\{\w+:?[-+=][^{}]*\}", re.ASCII)
 # Variables that Slurm sets only if an option asks for what they count.
 _OF_RESOURCES = re.compile(r"SLURM_(?:NTASKS_PER_\w+|CPUS_PER_\w+|GPUS_PER_\w+|MEM_PER_\w+|ARRAY_\w+)")
 _OF_SLURM = re.compile(r"\bSLURM_[A-Z_]+\b")
@@ -220,7 +218,7 @@ def _with_nounset(
     of_command = _expanded("\n".join((*absent, *([command.text] if command and is_certain else []))))
     whole = (*statements, command) if command else statements
     is_set = {*OF_SHELL, *RENDEZVOUS, *scope.source.constants, *scope.source.environment}
-    names = dict.fromkeys((*_expanded(in_lines), *of_command))
+    names = dict.fromkeys((*_expanded(in_lines, "+"), *of_command))
     unset: set[str] = set()
     is_on = False
     for other in whole:
@@ -228,7 +226,7 @@ def _with_nounset(
         is_on = match[1] == "-" if match else is_on
         # ``A=$A:x`` reads it before it sets it. An option that is not given sets nothing.
         sets = set() if other.bodies and other.reads_arguments else other.sets
-        reads = {*_expanded(other.text)} if is_on else set()
+        reads = {*_expanded(other.text, "+")} if is_on else set()
         unset |= reads - is_set - (set() if other.kind in ASSIGNMENTS else sets)
         is_set |= sets
     open_names = [name for name in names if name in unset]
@@ -247,14 +245,15 @@ def _with_nounset(
     return [*lines, *end], parts
 
 
-def _expanded(text: str) -> list[str]:
+def _expanded(text: str, signs: str = "-+=") -> list[str]:
     """Return the variables in shell code that must be set under ``set -u``.
 
-    Not those of ``'…'``, which is not expanded, and of ``${A:+$A}``, which it allows.
+    Not those of ``'…'``, which is not expanded, and of alternatives with one of ``signs``: ``${A:+$A}``. The
+    default in ``${A:-$B}`` must be set if A is not.
     """
     text, before = re.sub(r"\\.|'[^']*'", "", text), ""
     while text != before:
-        before, text = text, _ALTERNATIVE.sub("", text)
+        before, text = text, re.sub(rf"\$\{{\w+:?[{signs}][^{{}}]*\}}", "", text)
     return _EXPANDED.findall(text)
 
 

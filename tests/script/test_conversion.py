@@ -1930,7 +1930,9 @@ def test_a_launcher_in_a_variable_has_the_elements_of_an_array() -> None:
 
 
 def test_set_u_ends_the_run_if_the_script_reads_a_variable_before_it_sets_it() -> None:
-    assert setup_of("set -u\nexport P=/x:$P\npython t.py")[0] == "set -u"
+    for value in ("/x:$P", "${P:-$W/x}"):
+        assert setup_of(f"set -u\nexport P={value}\npython t.py")[0] == "set -u"
+    assert "set -u" not in setup_of("set -u\nexport P=/x${P:+:$P}\npython t.py")
     assert ": $W" in setup_of("set -u\necho $W\npython t.py")
     assert "set -u" not in setup_of("echo $W\nset -u\npython t.py")
     option = "while getopts d o; do case $o in d) X=1;; esac; done"
