@@ -217,6 +217,11 @@ _ROWS = tuple(
             "a node lost the script of the job: {why}",
         ),
         (
+            r"\[proxy:\S+@(?P<node>[^\]\s]+)\] .*execvp error on file (?P<why>.*)",
+            EndKind.START,
+            "mpiexec could not start a program: {why}",
+        ),
+        (
             r"slurmstepd\S*: error: execve\(\): (?P<why>.*)",
             EndKind.START,
             "the command could not be started: {why}",

@@ -707,7 +707,7 @@ class _LogVerdict:
         ranks, node = placed.ranks, placed.node
         ended = ended_first(self._all_ends)
         is_of_script = end.words.startswith(OF_SCRIPT)
-        if not ranks and ended and end.kind in NOT_STARTED and not is_of_script:
+        if not (ranks or node or is_of_script) and ended and end.kind in NOT_STARTED:
             ranks, node = _ended_alike(ended, self._all_ends)
         elif not ranks and ended and end.kind is EndKind.MEMORY:
             ranks, node = ended.ranks, ended.node

@@ -1339,3 +1339,10 @@ def test_an_exception_in_deepspeeds_handler_of_signals_is_a_consequence() -> Non
     handler = '  File "/opt/lib/site-packages/deepspeed/launcher/runner.py", line 548, in sigkill_handler'
     error = "NameError: free variable 'kill_cmd' referenced before assignment"
     assert diagnosed(EXCEPTION[0], handler, "    Popen(kill_cmd)", error).verdict is Verdict.UNDETERMINED
+
+
+def test_a_program_that_mpiexec_could_not_start_counts_before_the_ranks_it_killed() -> None:
+    lost = "[proxy:0:1@gx4] HYDU_create_process (launch.c:74): execvp error on file /x/fit (No such file)"
+    killed = ["=   RANK 2 PID 77 RUNNING AT gx3", "=   KILLED BY SIGNAL: 9 (Killed)"]
+    diagnosis = diagnosed(lost, *killed)
+    assert "/x/fit" in diagnosis.message and "gx4" in str(diagnosis)
