@@ -49,14 +49,7 @@ from clusterrun.reports.view import (
 from clusterrun.runs.sweep_records import SweepRecord, Sweeps
 
 if TYPE_CHECKING:
-    from clusterrun.operations.sweep_results import SweepResult
-
-
-def _finite(result: SweepResult) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in result.reported
-    }
+    pass
 
 
 SWEEP = View(
@@ -95,7 +88,10 @@ RESULT = View(
         "reported",
         "The results of the run; null for a number that is not finite.",
         by_name(any_of("string", "number", "boolean", "null")),
-        _finite,
+        lambda result: {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in result.reported
+        },
     ),
     ViewField("reason", "Why the run is in that state; empty if it completed."),
 )

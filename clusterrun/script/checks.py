@@ -55,7 +55,7 @@ def check(
     if plan.spec.command[:2] == ("conda", "run") and not _STREAMING & set(plan.spec.command):
         line = shlex.join(("conda", "run", "--no-capture-output", *plan.spec.command[2:]))
         notices = (*notices, f"conda run keeps the output of each rank back until its end: {line} does not")
-    torch = bool(script) and wants_torch(script)
+    torch = bool(script) and re.search(r"(?m)^\s*(import|from)\s+torch\b", system.text_of(script)) is not None
     if contained:
         return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
     if not script and not changes_directory:
@@ -352,10 +352,6 @@ def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
         why = f"of the active environment ({name})"
         return python, why, f"ranks use {python}, {why}; --python takes another one"
     return sys.executable, "the one clusterrun runs in", ""
-
-
-def wants_torch(script: str) -> bool:
-    return re.search(r"^\s*(import|from)\s+torch\b", system.text_of(script), re.MULTILINE) is not None
 
 
 def _torch_beside_us() -> bool:

@@ -36,10 +36,6 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def passed_keys(spec: JobSpec) -> set[str]:
-    return {entry.removeprefix("--").partition("=")[0] for entry in spec.sbatch}
-
-
 def dropped(environment: Mapping[str, str], spec: JobSpec) -> tuple[str, ...]:
     """Return the names of the variables that ``scrubbed`` leaves out; many of one prefix as ``SLURM_*``.
 
@@ -82,6 +78,6 @@ def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
 
 def _is_set(variable: str, environment: Mapping[str, str], spec: JobSpec) -> bool:
     """Return whether ``spec`` sets the option of a variable of ``PASSED_ON``, or one in its place."""
-    options = passed_keys(spec)
+    options = {entry.removeprefix("--").partition("=")[0] for entry in spec.sbatch}
     options |= {name for name in KINDS.values() if getattr(spec, name.replace("-", "_"))}
     return is_overridden(passed_on_entry(variable, environment) or PASSED_ON[variable], options)

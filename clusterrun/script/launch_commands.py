@@ -430,7 +430,8 @@ def _split(
             break
         name, equals, value = word.lstrip("-").partition("=")
         if program in SCHEDULERS and not word.startswith("--"):
-            name, equals, value = launcher_options.full_srun_name(word[1]), word[2:], word[2:].lstrip("=")
+            name = launcher_options.SRUN_LETTERS.get(word[1], word[1])
+            equals, value = word[2:], word[2:].lstrip("=")
         name = name.replace("_", "-")
         option = table.get(name)
         if option is None:

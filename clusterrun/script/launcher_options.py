@@ -148,7 +148,7 @@ _SRUN = {
         )
     ),
 }
-_SRUN_LETTERS = {
+SRUN_LETTERS = {
     **{option.short: name for name, option in SBATCH.items() if option.short},
     "l": "label",
     "u": "unbuffered",
@@ -177,8 +177,3 @@ def launcher_options(program: str) -> dict[str, LauncherOption]:
     elif program.startswith("python -m "):
         program = program.removeprefix("python -m ").partition(".")[0]
     return _BY_PROGRAM.get(program, {})
-
-
-def full_srun_name(name: str) -> str:
-    """Return the long name of an option of srun."""
-    return _SRUN_LETTERS.get(name, name)

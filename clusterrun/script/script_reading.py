@@ -295,10 +295,8 @@ def _block_that_trains(scope: Scope, statement: Statement) -> Reading | None:
     blocks = [_block(scope, body, scope.source.arguments, constants=loop) for body in statement.bodies]
     blocks = [block for block in blocks if block.training]
 
-    def kind_of_training(reading: Reading) -> TrainingKind:
-        return reading.training.kind if reading.training else TrainingKind.PROGRAM
-
-    best = max(reversed(blocks), key=kind_of_training, default=None)
+    kinds = [block.training.kind for block in blocks if block.training]
+    best = blocks[max(range(len(kinds)), key=lambda place: (kinds[place], place))] if kinds else None
     others = [
         replace(part, outcome=PartOutcome.UNTRANSLATED, reason=IS_OTHER_BRANCH)
         for block in blocks
