@@ -69,6 +69,12 @@ _RANK = re.compile(
     r"|/\d+(?:_\d+)?_(\d{1,6})_log\.(?:out|err)$"
 )
 _LOG_NAME = re.compile(r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$")
+# The job that a file is of, in its name.
+_JOB = re.compile(
+    r"(?:^|/)(?:(?:slurm|job)[-_.]?(\d+)|[^/]*?[-_](\d{5,}))(?:[-_.]\d+)*\.(?:out|err|log)(?:\.gz)?$"
+)
+# Jobs before the newest that are judged.
+MOST_JOBS = 8
 # The least number of digits of a job. A shorter number may be that of a task of an array.
 DIGITS_OF_JOB = 5
 # How names of output files begin in front of the number of the job.
@@ -110,12 +116,24 @@ def diagnose_logs(
 ) -> LogReport:
     """Return the diagnosis of log files, globs, directories, or ``-`` for stdin.
 
+    If their names show several jobs, it is the newest one's. Its evidence has the messages of the others.
     ``tell`` gets what is searched, once a second, and '' at the end. Raise ``BadInput`` if no file can be
     read.
     """
-    log, files, notes = _read_all(expanded(names), clock, tell, stdin)
+    paths = expanded(names)
+    jobs = {path: int(match[1] or match[2]) for path in paths if (match := _JOB.search(path))}
+    newest, *others = sorted({*jobs.values()}, reverse=True) or [0]
+    paths = [path for path in paths if jobs.get(path, newest) == newest]
+    log, files, notes = _read_all(paths, clock, tell, stdin)
     if not files:
         raise BadInput("; ".join(notes), "name log files that exist, a glob in quotes, or - for stdin")
+    if others:
+        notes.append(f"the files are of {len(others) + 1} jobs: this is the newest, job {newest}")
+    for job in others[:MOST_JOBS]:
+        with suppress(BadInput):
+            files_of_job = [path for path, number in jobs.items() if number == job]
+            other = diagnose_logs(files_of_job, stdin, clock, tell).diagnosis
+            notes.append(f"job {job}: {other.verdict.value}: {other.message}")
     diagnosis = _limited(diagnosis_of(log), files)
     diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
     errors = log.errors()

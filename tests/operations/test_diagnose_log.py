@@ -150,6 +150,19 @@ def test_several_files_globs_and_directories(tmp_path: Path) -> None:
     assert any("missing.out cannot be read" in line for line in report.diagnosis.evidence)
 
 
+@pytest.mark.parametrize("name", ["slurm-{}.out", "job_{}.log", "runs/gpt-471{}1_0.err"])
+def test_files_of_several_jobs_are_judged_each_for_itself(tmp_path: Path, name: str) -> None:
+    for number, kind in ((8, "ValueError"), (9, "KeyError")):
+        path = tmp_path / name.format(number)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'Traceback (most recent call last):\n  File "a.py", line 3\n{kind}: {number}\n')
+    report = read(str(tmp_path))
+    evidence = "\n".join(report.diagnosis.evidence)
+    assert "KeyError: 9" in report.diagnosis.message and "ValueError" not in report.diagnosis.message
+    assert [file.path for file in report.files] == [str(tmp_path / name.format(9))]
+    assert "ValueError: 8" in evidence and "2 jobs" in evidence
+
+
 def test_nothing_to_read_is_bad_input(tmp_path: Path) -> None:
     for name in ("missing.out", "*.nothing"):
         with pytest.raises(BadInput):
