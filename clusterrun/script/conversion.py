@@ -50,7 +50,7 @@ _MAY_CALL_MPI = re.compile(r"(?i)mpi4py|horovod|(?<![a-z])hvd|openmpi|mpich|cuda
 # Directives that may lead to nodes with such GPUs.
 _PLACES = ("partition", "constraint", "nodelist")
 # A backslash with a blank behind it does not continue a command in the next line.
-_BROKEN_END = re.compile(r"(?<!\\)\\[ \t]+$")
+_BROKEN_END = re.compile(r"(?<!\\)\\[ \t]+(?:#.*)?$")
 # ``#!/bin/sh –l``, with a dash that is no hyphen.
 _SHELL_ARGUMENT = re.compile(r"#!\s*\S*/(?:env\s+)?(?:ba|z|k|da)?sh\s+(?:-\S+\s+)*([^-\s]\S*)")
 # ``#SBTACH --time=1``

@@ -556,6 +556,7 @@ def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str
         ("rm -rf out\nfor i in 1 2; do srun -n2 python t.py $i; done", "repeats it"),
         ("python t.py\n[ -s out ] || exit 1", "after the ranks"),
         ("python t.py \\ \n --x", "a blank is behind the backslash"),
+        ("python t.py --a 1 \\  # larger\n --x", "a blank is behind the backslash"),
         ("accelerate launch --num_processes 2 t.py", "default_config.yaml"),
     ],
 )
