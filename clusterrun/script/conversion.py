@@ -179,11 +179,6 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
             "no #SBATCH line sets it: clusterrun sweep --set task=range(N) --env SLURM_ARRAY_TASK_ID={task}"
         )
         all_parts.append(Part(command_line, "$SLURM_ARRAY_TASK_ID", PartOutcome.UNTRANSLATED, reason))
-    if script.array.values and "SLURM_ARRAY_JOB_ID" in variables_read(
-        (*script.reading.command, *script.reading.setup)
-    ):
-        reason = "each run is a job of its own: --env SLURM_ARRAY_JOB_ID=NAME gives them a common name"
-        all_parts.append(Part(command_line, "$SLURM_ARRAY_JOB_ID", PartOutcome.UNTRANSLATED, reason))
     reason = "the script that the job runs is not this file: write the path into the line"
     for part in script.reading.parts:
         is_in_line = part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND)
