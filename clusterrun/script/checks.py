@@ -20,7 +20,7 @@ from clusterrun.notify.notify_address import ACCEPTED, APPRISE, read_address, sh
 from clusterrun.script import quoting, sbatch_options
 from clusterrun.script.command_words import check_files, near_file
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
-from clusterrun.script.interpreter_calls import reads_input, unwrapped
+from clusterrun.script.interpreter_calls import interpreter_call, reads_input, unwrapped
 from clusterrun.script.plan import NAMED, Plan
 from clusterrun.script.script_texts import text_of_script
 
@@ -68,6 +68,10 @@ def check(
     return (*notices, *check_program(plan.spec.command[0], cwd, stays_here))
 
 
+# The code of ``convert``, whose shell reads none of its arguments.
+_IGNORES_ARGUMENTS = re.compile(
+    r'(?s)(?:export -n [^\n]+\n)?(?:eval "set -- \$ARGUMENTS"\n|exec (?!.*\$[\d@*#{]))'
+)
 # Options of ``conda run`` with which it passes output on at once.
 _STREAMING = {"--no-capture-output", "--live-stream", "-s"}
 
@@ -87,8 +91,12 @@ def about_first_line(plan: Plan, script: str) -> tuple[str, ...]:
 
 
 def check_input(plan: Plan) -> None:
-    """Refuse a command that would read from an empty standard input, and an unreadable input file."""
-    spec = plan.spec
+    """Refuse arguments that a shell ignores, an empty standard input, and an unreadable input file."""
+    spec, call = plan.spec, interpreter_call(plan.spec.command)
+    if call and not call.is_python and call.arguments and _IGNORES_ARGUMENTS.match(call.code):
+        words = shlex.join(call.arguments)
+        problem = f"the program would not get {words}: the code behind bash -c reads no arguments"
+        raise BadInput(problem, f"write them into the code, or: clusterrun convert SCRIPT {words}")
     if not spec.input and reads_input(spec.command):
         problem = f"{shlex.join(spec.command)} would read from standard input, and ranks have none"
         raise BadInput(

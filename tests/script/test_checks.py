@@ -346,3 +346,14 @@ def test_an_option_of_submit_after_a_script_that_does_not_know_it_is_named(
     (tmp_path / "a.py").write_text(text)
     own = {"--nodes", "--gpus", "--cpus-per-rank"}
     assert checks.misplaced(command, str(tmp_path), own) == named
+
+
+def test_arguments_that_the_line_of_convert_would_ignore_are_refused(tmp_path: Path) -> None:
+    def check(code: str) -> None:
+        checks.check(of(tmp_path, "bash", "-c", code, "--steps", "5"))
+
+    for code in ('eval "set -- $ARGUMENTS"\nexec python "$@"', "exec python t.py --seed $SEED"):
+        with pytest.raises(BadInput, match="--steps 5"):
+            check(code)
+    for code in ('exec python t.py "$@"', "exec python t.py $0", "python t.py"):
+        check(code)
