@@ -205,6 +205,11 @@ RULES = (
     Rule(lambda facts: facts.statement.is_broken, _UNTRANSLATED, "convert cannot read this shell code"),
     Rule(lambda facts: facts.statement.text.startswith("-"), _UNTRANSLATED, IS_OPTION),
     Rule(
+        lambda facts: facts.name == "eval" and "clusterrun check --export" in facts.statement.text,
+        _NEEDLESS,
+        "submit checks the nodes itself, before the ranks start",
+    ),
+    Rule(
         lambda facts: (
             any(
                 [name for name in command.names if not ASSIGNMENT.match(name)][:1] == ["sbatch"]

@@ -235,7 +235,7 @@ def _with_nounset(
         for name in open_names
         if settings and _OF_RESOURCES.fullmatch(name)
     ]
-    open_names = [name for name in open_names if not name.startswith("SLURM_")]
+    open_names = [name for name in open_names if not name.startswith(("SLURM_", "CLUSTERRUN_"))]
     if not open_names:
         return [line for line in lines if line not in _NOUNSET_LINES], parts
     parts += [Part(other.line, other.text, PartOutcome.SETUP) for other in settings]
