@@ -143,6 +143,8 @@ def _read(scope: Scope) -> Reading:
             is_replaced = (PartOutcome.SETUP, PartOutcome.NEEDLESS)
             own = [part for part in parts if (part.line, part.text) == (statement.line, statement.text)]
             parts = [part for part in parts if part not in own or part.outcome not in is_replaced]
+            if training is not None and statement is training.statement and of_training.command:
+                text = "$@"
             parts.append(Part(statement.line, text, PartOutcome.UNTRANSLATED, NEEDS_ARGUMENTS))
     for skipped in scope.source.skipped:
         outcome, reason = PartOutcome.NEEDLESS, _IS_SKIPPED
