@@ -8,7 +8,7 @@ import click
 
 from clusterrun.cli.error_output import put, say
 from clusterrun.cli.shell_complete import FILE, json_option
-from clusterrun.model.phrases import shortened
+from clusterrun.model.phrases import count_of, shortened
 from clusterrun.operations.convert import convert_file, write_configuration
 from clusterrun.reports.view import INTEGER, View, ViewField, many, one_of
 from clusterrun.script.batch_scripts import NO_COMMAND, Conversion, PartOutcome
@@ -78,7 +78,10 @@ def _report(conversion: Conversion) -> None:
         others |= candidates
     if others:
         places = ", ".join(map(str, sorted(others)))
-        say(f"the script does more than start one program: the line lacks what lines {places} start")
+        say(
+            f"the script does more than start one program: the line lacks the programs of "
+            f"{count_of(len(others), 'line')}: {places}"
+        )
         say(
             "  it can stay a script for sbatch, with clusterrun run in the place of each launcher "
             "(srun, torchrun): clusterrun help interactive"

@@ -251,7 +251,7 @@ def _read(
     def with_counts(line: str) -> str:
         for name, value in counts.items():
             # ``${NAME:-default}`` too: the variable is set.
-            line = re.sub(rf"\$(?:{name}\b|\{{{name}(?::?[-?=][^{{}}]*)?\}})", value, line)
+            line = re.sub(rf"(?<!\\)\$(?:{name}\b|\{{{name}(?::?[-?=][^{{}}]*)?\}})", value, line)
             line = re.sub(rf"(\$\(\([^()]*?)\b{name}\b", rf"\g<1>{value}", line)
         return line
 

@@ -1740,6 +1740,22 @@ def test_a_line_that_cannot_fail_is_not_said_to_end_the_run() -> None:
     assert not reasons_of("module load a || true\npython t.py", 2)
 
 
+def test_an_escaped_variable_is_left_to_the_shell_of_a_rank() -> None:
+    conversion = converted('#SBATCH -n 4\nA=$(date)\nsrun bash -c "W=\\$SLURM_NTASKS python t.py $A"')
+    assert r"\$SLURM_NTASKS" in typed(conversion) and r"\4" not in typed(conversion)
+
+
+def test_submit_checks_the_nodes_in_the_place_of_the_script() -> None:
+    check = 'set -euo pipefail\neval "$(clusterrun check --export)" || exit 3'
+    lines = f"{check}\nsrun --nodelist=$CLUSTERRUN_FIT_NODELIST python t.py"
+    assert setup_of(lines) == [] and "submit checks" in reasons_of(lines, 3)
+
+
+def test_a_command_with_arguments_of_the_script_is_in_the_line_without_them() -> None:
+    parts = converted('srun torchrun --nproc_per_node 2 t.py "$@"').parts
+    assert [part.text for part in parts if part.outcome is PartOutcome.UNTRANSLATED] == ["$@"]
+
+
 def test_the_runs_of_a_sweep_are_one_array_as_in_the_script() -> None:
     lines = "#SBATCH --array=0-3\nset -u\npython t.py --to $SLURM_ARRAY_JOB_ID/$X"
     assert all(part.text != "$SLURM_ARRAY_JOB_ID" for part in converted(lines).parts)
