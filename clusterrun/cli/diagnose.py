@@ -149,7 +149,7 @@ def diagnose(
     """Explain why RUN hangs or has failed: the culprit rank and node, with the evidence.
 
     It looks into the ranks of a live run without stopping them. If the run has ended, it reads the records
-    and logs of its ranks. RUN may be the number or name of any Slurm job of yours, however it was started.
+    and logs of its ranks. RUN may be the number of any Slurm job of yours, or its name if squeue knows it.
     --log finds the first failure in the output of any job: files, quoted globs, directories.
 
     \b

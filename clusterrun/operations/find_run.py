@@ -118,15 +118,17 @@ def _running_job(
 ) -> ForeignJob | None:
     """Return the only running job of this user with the name ``word``, or with any name if it is ``last``.
 
-    Raise ``NoSuchRun``, which names them, if there are several.
+    If no job with the name runs, return the newest that Slurm remembers. Raise ``NoSuchRun``, which names the
+    running jobs, if there are several.
     """
     try:
-        rows = context.slurm().jobs()
+        rows = [row for row in context.slurm().jobs() if not run_of_comment(row.comment)]
     except ClusterrunError:
         return None
-    running = [row for row in rows if row.state is State.RUNNING and not run_of_comment(row.comment)]
-    running = [row for row in running if (row.start or 0.0) >= since]
+    running = [row for row in rows if row.state is State.RUNNING and (row.start or 0.0) >= since]
     named = [row for row in running if word in (row.name, LAST)]
+    # Slurm remembers an ended job for some minutes.
+    named = named or sorted((row for row in rows if row.name == word), key=lambda row: row.start or 0.0)[-1:]
     if len({slurm_job(row.job_id) for row in named}) == 1:
         tell(
             f"{error.seen}; taking job {named[0].job_id} ({named[0].name!r}), which clusterrun did not start"
@@ -135,6 +137,8 @@ def _running_job(
     if running:
         listed = ", ".join(f"{row.job_id} ({row.name!r})" for row in (named or running)[:MOST_LISTED])
         raise NoSuchRun(f"{error.seen}; jobs of yours that run: {listed}", "name one of them by its number")
+    if word != LAST:
+        raise NoSuchRun(error.seen, f"{error.remedy}; a job that ended long ago: give its number")
     return None
 
 
@@ -191,15 +195,17 @@ def not_a_run(context: Context, job: ForeignJob) -> NoSuchRun:
 def _commands(job: ForeignJob) -> Iterator[tuple[str, str]]:
     """Yield the commands of Slurm to type for this job, each with its purpose."""
     files = shlex.join(dict.fromkeys(filter(None, (job.output, job.error_output))))
+    # A job of the accounting has no plain number: the controller has forgotten it.
+    tool = "scontrol show job" if job.number else "sacct -j"
     if job.state.ended:
         if files:
             yield "output", f"less {files}"
             yield "why", f"clusterrun diagnose {job.job_id}"
-        yield "state", f"sacct -j {job.job_id}"
+        yield "state", f"{tool} {job.job_id}"
         return
     if files and job.state is not State.PENDING:
         yield "output", f"tail -f {files}"
-    yield "state", f"scontrol show job {job.job_id}"
+    yield "state", f"{tool} {job.job_id}"
     if job.state is not State.PENDING:
         yield "look", f"clusterrun diagnose {job.job_id}"
         yield "shell", f"clusterrun shell {job.job_id}"

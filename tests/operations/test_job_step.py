@@ -299,6 +299,16 @@ def test_a_live_job_that_has_the_number_of_another_run_by_now_is_described(
     assert other_job(context(tmp_path, job), "R", "R") == ""
 
 
+@pytest.mark.parametrize(("number", "tool"), [("7", "scontrol show job 7"), ("", "sacct -j 7")])
+def test_the_state_of_an_ended_job_comes_from_what_remembers_it(
+    tmp_path: Any, number: str, tool: str
+) -> None:
+    mine = context(tmp_path, replace(JOB, word="FAILED", number=number))
+    with pytest.raises(NoSuchRun) as error, describing_foreign_jobs(mine, "7"):
+        mine.store.find("7")
+    assert tool in error.value.remedy
+
+
 def row(job_id: str, name: str, word: str = "RUNNING", comment: str = "") -> JobRow:
     return JobRow(job_id, word, "", "n1", 1.0, None, name, comment)
 
@@ -312,6 +322,7 @@ def row(job_id: str, name: str, word: str = "RUNNING", comment: str = "") -> Job
             "",
         ),
         ("mine", (row("7", "mine"), row("8", "other")), ""),
+        ("mine", (row("7", "mine", "FAILED"), row("8", "other")), ""),
         ("last", (row("7", "mine"), row("8_1", "other")), "7 ('mine'), 8_1 ('other')"),
         ("typo", (row("7", "mine"),), "7 ('mine')"),
     ],
