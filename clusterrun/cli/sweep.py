@@ -121,9 +121,10 @@ class SweepGroup(click.Group):
         if args and args[0] not in self.commands:
             if not args[0].startswith("-"):
                 problem = f"sweep {args[0]!r}: --set or --points stands before the command, or it is one of"
-                raise click.UsageError(
-                    f"{problem} {', '.join(self.commands)}.{meant(args[0], self.commands)}", ctx
-                )
+                problem += f" {', '.join(self.commands)}.{meant(args[0], self.commands)}"
+                if os.path.isfile(args[0]) and not args[0].endswith(".py"):
+                    problem += f" clusterrun convert {shlex.join(args)} prints the line of a batch script."
+                raise click.UsageError(problem, ctx)
             args = ["start", *args]
         return super().parse_args(ctx, args)
 

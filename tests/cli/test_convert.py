@@ -153,3 +153,11 @@ def test_a_script_that_is_more_than_one_launch_is_named_so_first(
     first, second = capsys.readouterr().err.splitlines()[:2]
     assert ("does more than start one program" in first) == is_more
     assert ("clusterrun run" in second) == is_more
+
+
+def test_a_sweep_of_a_batch_script_is_shown_to_convert(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --array=0-4\npython t.py $SLURM_ARRAY_TASK_ID\n")
+    assert main(["sweep", "job.sh", "--lr", "1"]) == 2
+    assert "clusterrun convert job.sh --lr 1" in capsys.readouterr().err
