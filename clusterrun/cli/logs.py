@@ -48,7 +48,7 @@ def logs(
     attempt: int | None,
     as_is: bool,
 ) -> int:
-    """Show what the ranks of RUN printed, in time order, each line headed by node and rank.
+    """Show what the ranks of RUN printed, in time order to about a second, headed by node and rank.
 
     With -f the exit code is that of `clusterrun wait`, or 141 if its reader ends first (| head). Ctrl-C
     ends only the display.

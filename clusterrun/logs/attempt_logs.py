@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from clusterrun.logs.merge import LINE_LIMIT, Key, Piece, began, looks, spread
+from clusterrun.logs.merge import LINE_LIMIT, Key, Piece, began, looks, order, spread
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen
 
@@ -143,7 +143,8 @@ def in_order(
     readings = {(file.rank, file.stream): LogReading(file, *span, exact) for file, span in zip(files, spans)}
     indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []
     share = max(1 << 16, MEMORY // max(len(indexes), 1))
-    yield from heapq.merge(*(_of_node(os.path.join(folder, name), readings, share) for name in indexes))
+    of_nodes = [_of_node(os.path.join(folder, name), readings, share) for name in indexes]
+    yield from heapq.merge(*of_nodes, key=order)
     for reading in readings.values():
         while data := reading.take(reading.position + CHUNK_BYTES):
             yield from reading.pieces(data, 0.0, 0.0)
@@ -165,7 +166,7 @@ def _of_node(index: str, readings: dict[Key, LogReading], share: int) -> Iterato
                 before, then = since + length * (part - 1) / parts, since + length * part / parts
                 pieces += reading.pieces(data, before, then) if data else []
                 reading.looked = wall
-            yield from sorted(pieces)
+            yield from sorted(pieces, key=order)
 
 
 def _lines(path: str) -> Iterator[str]:

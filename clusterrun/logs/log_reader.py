@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from clusterrun.logs import attempt_logs
 from clusterrun.logs.attempt_logs import LogFile, LogSelection, attempts, in_order, log_files, size_of
-from clusterrun.logs.merge import LINE_LIMIT, Piece, whole_lines
+from clusterrun.logs.merge import LINE_LIMIT, Piece, order, whole_lines
 from clusterrun.model.errors import BadInput
 from clusterrun.model.paths import RunPaths
 from clusterrun.system import Clock
@@ -121,7 +121,7 @@ class Follower:
     def _pieces(self, files: list[Growing], take: Callable[[Growing], bytes]) -> list[Piece]:
         wall = self._clock.now()
         taken = [(growing.file, take(growing)) for growing in files]
-        return sorted(Piece(wall, file.rank, file.stream, data) for file, data in taken if data)
+        return sorted((Piece(wall, file.rank, file.stream, data) for file, data in taken if data), key=order)
 
 
 def spans(

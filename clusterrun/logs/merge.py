@@ -18,13 +18,18 @@ LINE_LIMIT = 1 << 16
 class Piece(NamedTuple):
     """Lines that one rank wrote at about one time.
 
-    The last may lack its end. Sorted by time, rank, stream.
+    The last may lack its end.
     """
 
     at: float
     rank: int
     stream: str
     data: bytes
+
+
+def order(piece: Piece) -> tuple[float, int, bool]:
+    """Return what pieces are sorted by. An error of a moment comes after the output before it."""
+    return piece.at, piece.rank, piece.stream == "err"
 
 
 def whole_lines(data: bytes) -> tuple[bytes, bytes]:

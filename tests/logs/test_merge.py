@@ -21,7 +21,7 @@ from clusterrun.logs.attempt_logs import (
     numbers,
     tail_start,
 )
-from clusterrun.logs.merge import LINE_LIMIT, Piece, began, looks, spread
+from clusterrun.logs.merge import LINE_LIMIT, Piece, began, looks, order, spread
 from clusterrun.model.errors import BadInput
 
 
@@ -54,10 +54,10 @@ def test_output_after_a_silence_was_written_within_the_last_second(
     assert began(200.0, before) == since
 
 
-def test_pieces_merge_by_time_and_then_by_rank() -> None:
-    entry = [Piece(1.0, 1, "out", b"b"), Piece(3.0, 1, "out", b"d")]
-    two = [Piece(1.0, 0, "out", b"a"), Piece(2.0, 0, "err", b"c")]
-    assert b"".join(piece.data for piece in heapq.merge(entry, two)) == b"abcd"
+def test_pieces_merge_by_time_and_then_by_rank_and_with_errors_behind_output() -> None:
+    entry = [Piece(1.0, 1, "out", b"b"), Piece(2.0, 0, "err", b"d")]
+    two = [Piece(1.0, 0, "out", b"a"), Piece(2.0, 0, "out", b"c")]
+    assert b"".join(piece.data for piece in heapq.merge(entry, two, key=order)) == b"abcd"
 
 
 LINES = st.lists(
