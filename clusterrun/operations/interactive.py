@@ -32,7 +32,8 @@ from clusterrun.system import start_bound
 # Ranks are dead after this many seconds of silence of their coordinator, which far exceed a lease and the
 # kill.
 SILENT_SECONDS = 120.0
-_KEPT = ("SLURM_RESTART_COUNT",)
+# Variables that describe the job. The others describe the size of a step, and srun would read them.
+_OF_THE_JOB = ("SLURM_JOB_", "SLURM_SUBMIT_", "SLURM_ARRAY_", "SLURM_CLUSTER_NAME", "SLURM_RESTART_COUNT")
 
 
 def allocation(context: Context) -> Allocation:
@@ -178,7 +179,7 @@ def batch_environment(environ: Mapping[str, str], job_id: str, nodes: Collection
     names, count = fold(list(nodes)), str(len(nodes))
     return {
         **unfiltered(scrubbed(environ)),
-        **{name: environ[name] for name in _KEPT if name in environ},
+        **{name: value for name, value in environ.items() if name.startswith(_OF_THE_JOB)},
         "SLURM_JOB_ID": job_id,
         "SLURM_JOBID": job_id,
         "SLURM_JOB_NODELIST": names,

@@ -130,6 +130,25 @@ def test_ranks_of_a_batch_script_get_the_signals_and_the_time_that_they_have_bel
         assert "through the scheduler" in run["reason"]
 
 
+BESIDE_SRUN = f"""#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=1 --job-name=beside --wait --output=job.out
+srun bash -c 'env >srun.$SLURM_PROCID'
+{PROGRAM} run --preflight off --ranks-per-node 1 bash -c 'env >run.$SLURM_PROCID'
+"""
+
+
+def test_ranks_of_a_batch_script_have_the_variables_of_the_job_that_srun_gives(on_slurm: Site) -> None:
+    (on_slurm.project / "job.sbatch").write_text(BESIDE_SRUN)
+    home = {"CLUSTERRUN_HOME": str(on_slurm.home)}
+    on_slurm.lab.exec(["sbatch", "job.sbatch"], env=home, cwd=str(on_slurm.project), timeout=240)
+    of_the_job = ("SLURM_JOB_", "SLURM_SUBMIT_", "SLURM_CLUSTER_NAME=")
+    below_srun, in_a_rank = [
+        {line for line in (on_slurm.project / name).read_text().splitlines() if line.startswith(of_the_job)}
+        for name in ("srun.1", "run.1")
+    ]
+    assert {"SLURM_JOB_NAME=beside", f"SLURM_SUBMIT_DIR={on_slurm.project}"} < below_srun == in_a_rank
+
+
 IN_A_BATCH_SCRIPT = f"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --wait --output=job.out
 eval "$({PROGRAM} check --export --level quick 2>check.err)"; echo "checked $?"

@@ -130,12 +130,14 @@ def test_srun_gets_the_job_and_no_variable_of_the_step_around_us() -> None:
         "SLURM_JOB_NODELIST": "n[0-2]",
         "SLURM_NNODES": "1",
     }
-    around |= {"SLURM_RESTART_COUNT": "1", "SLURMD_NODENAME": "n0"}
-    assert batch_environment(around, "41", ("n1", "n2")) == {
+    around |= {"SLURMD_NODENAME": "n0"}
+    of_the_job = {"SLURM_RESTART_COUNT": "1", "SLURM_JOB_NAME": "fit", "SLURM_SUBMIT_DIR": "/home/me"}
+    of_the_job |= {"SLURM_ARRAY_TASK_ID": "3", "SLURM_CLUSTER_NAME": "c", "SLURM_JOB_GPUS": "0,1"}
+    assert batch_environment({**around, **of_the_job}, "41", ("n1", "n2")) == {
         "PATH": "/bin",
         "SLURM_CONF": "/etc/x",
         "SLURMD_NODENAME": "n0",
-        "SLURM_RESTART_COUNT": "1",
+        **of_the_job,
         "SLURM_JOB_ID": "41",
         "SLURM_JOBID": "41",
         "SLURM_JOB_NODELIST": "n[1-2]",
