@@ -81,7 +81,7 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
         option = CONFIGURABLE.get(name)
         # A shell expands ``$PWD``, and a sweep ``{task}``.
         is_fixed = name == "setup" or not set("${") & set(value)
-        if option is None or name in _OF_THE_COMMAND or not is_fixed:
+        if option is None or name in _OF_THE_COMMAND or not is_fixed or value.startswith("ARGUMENTS="):
             continue
         written.append((name, value))
         values.setdefault(option.name, []).append(plain_text(value))

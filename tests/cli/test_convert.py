@@ -64,6 +64,15 @@ def test_the_written_configuration_applies_to_the_short_line(
     assert options["partition"]["origin"].startswith(str(folder / "clusterrun.toml"))
 
 
+def test_the_program_and_its_arguments_stay_in_the_short_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "job.sh").write_text("#!/bin/bash\nmodule load a\npython t.py --lr $(cat lr)\n")
+    assert main(["convert", "--write", "job.sh"]) == 0
+    assert "t.py --lr" in capsys.readouterr().out
+    assert "t.py" not in (folder / "clusterrun.toml").read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "lines", "at"),
     [
