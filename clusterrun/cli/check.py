@@ -24,7 +24,7 @@ from clusterrun.cli.submit import dry
 from clusterrun.cli.submit_options import defaults, dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.config.settings import DEFAULT, Setting
 from clusterrun.model import option_table
-from clusterrun.model.contract import ExitCode
+from clusterrun.model.contract import FIT_VARIABLE, UNFIT_VARIABLE, ExitCode
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
@@ -183,10 +183,8 @@ def check(
             if report.verdict is Grade.FAIL and len(fit) == len(report.nodes):
                 fit = []  # the nodes fail together, and none is at fault
             names = {
-                "CLUSTERRUN_FIT_NODELIST": fold(fit),
-                "CLUSTERRUN_UNFIT_NODELIST": fold(
-                    [node.node for node in report.nodes if node.node not in fit]
-                ),
+                FIT_VARIABLE: fold(fit),
+                UNFIT_VARIABLE: fold([node.node for node in report.nodes if node.node not in fit]),
                 **dict(report.environment),
                 **step_sizes(os.environ, fit),
             }
@@ -240,7 +238,8 @@ def _exit_code(report: Report) -> int:
 def step_sizes(environ: Mapping[str, str], fit: Sequence[str]) -> dict[str, str]:
     """Return the variables of Slurm that make a step of ``srun --nodelist`` run on the nodes ``fit`` only.
 
-    The batch script has the sizes of the whole job in them, and srun adds nodes to a list that is shorter.
+    The batch script has those of the whole job. srun adds nodes to a list that is shorter, and scripts take
+    ``MASTER_ADDR`` from the node list.
     """
     nodes = expand(environ.get("SLURM_JOB_NODELIST", ""))
     tasks = [
@@ -250,11 +249,14 @@ def step_sizes(environ: Mapping[str, str], fit: Sequence[str]) -> dict[str, str]
     ]
     if not fit or not set(fit) < set(nodes):
         return {}
-    sizes = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(len(fit)))
-    if "SLURM_NTASKS" in environ and len(tasks) == len(nodes):
-        count = sum(count for node, count in zip(nodes, tasks) if node in fit)
-        sizes.update(dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(count)))
-    return sizes
+    variables = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(len(fit)))
+    variables.update(dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST"), fold(fit)))
+    if len(tasks) == len(nodes):
+        tasks = [count for node, count in zip(nodes, tasks) if node in fit]
+        variables["SLURM_TASKS_PER_NODE"] = ",".join(map(str, tasks))
+        if "SLURM_NTASKS" in environ:
+            variables.update(dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(sum(tasks))))
+    return variables
 
 
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool, table: bool, burn: int) -> JobSpec:

@@ -193,6 +193,7 @@ PROFILE_VARIABLE = contract.OPTION_VARIABLE_PREFIX + "PROFILE"
 # Variables that clusterrun sets in the processes of a run, or that users set for scripts and labs.
 RESERVED = {
     *contract.CODE_VARIABLES,
+    *(contract.FIT_VARIABLE, contract.UNFIT_VARIABLE),
     contract.RUN_ID_VARIABLE,
     contract.RUN_NAME_VARIABLE,
     contract.RUN_DIR_VARIABLE,

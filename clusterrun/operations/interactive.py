@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 
 from clusterrun.local import processes
+from clusterrun.model import contract
 from clusterrun.model.document import encode_set
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError
@@ -37,12 +38,19 @@ _OF_THE_JOB = ("SLURM_JOB_", "SLURM_SUBMIT_", "SLURM_ARRAY_", "SLURM_CLUSTER_NAM
 
 
 def allocation(context: Context) -> Allocation:
-    """Return the allocation of this process. Raise ``BadInput`` if there is none."""
+    """Return the allocation of this process, without the nodes that ``check --export`` left out.
+
+    Raise ``BadInput`` if there is none.
+    """
     job_id = context.environ.get("SLURM_JOB_ID", "")
     if not job_id:
         ways = "salloc makes one, or name one of yours: SLURM_JOB_ID=ID clusterrun run …; clusterrun submit"
         raise BadInput("this shell is in no allocation: SLURM_JOB_ID is not set", f"{ways} queues a job")
-    return context.client().allocation(job_id)
+    result, fit = context.client().allocation(job_id), context.environ.get(contract.FIT_VARIABLE)
+    if not fit or fit != context.environ.get("SLURM_JOB_NODELIST"):  # sbatch passes on that of another job
+        return result
+    fit_nodes = expand(fit)
+    return replace(result, nodes=tuple(name for name in result.nodes if name in fit_nodes))
 
 
 def fit_to_allocation(

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from clusterrun.cli.check import step_sizes
+from clusterrun.model.hostlist import expand
 from tests.cli.conftest import CommandLine
 from tests.cli.test_terminal import on_terminal
 
@@ -47,6 +48,15 @@ def test_steps_of_a_batch_script_get_the_sizes_of_the_fit_nodes(
     environ.update({"SLURM_NTASKS": "6"} if layout else {})
     variables = step_sizes(environ, fit)
     assert [variables.get(name) for name in ("SLURM_NNODES", "SLURM_NTASKS") if variables] == sizes
+    assert variables.get("SLURM_NODELIST") == variables.get("SLURM_JOB_NODELIST")
+    assert expand(variables.get("SLURM_JOB_NODELIST", "")) == (tuple(fit) if sizes else ())
+    assert step_sizes({**environ, **variables}, fit) == {}
+
+
+def test_a_second_check_takes_tasks_from_the_sizes_of_the_first() -> None:
+    environ = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "1,3,2", "SLURM_NTASKS": "6"}
+    environ.update(step_sizes(environ, ["n2", "n3"]))
+    assert step_sizes(environ, ["n3"])["SLURM_NTASKS"] == "2"
 
 
 def test_follow_shows_the_findings_of_the_check_before_the_output_of_ranks(clusterrun: CommandLine) -> None:

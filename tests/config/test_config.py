@@ -216,6 +216,8 @@ def test_a_misspelt_variable_is_mentioned_and_those_of_a_run_are_not() -> None:
         "CLUSTERRUN_NODE": "0",
         "CLUSTERRUN_RUN_ID": "r",
         "CLUSTERRUN_HOME": "/",
+        "CLUSTERRUN_FIT_NODELIST": "n1",
+        "CLUSTERRUN_UNFIT_NODELIST": "",
     }
     assert settings.misspelt(environ) == [
         "CLUSTERRUN_PARTITON is set but has no effect; did you mean CLUSTERRUN_PARTITION?"

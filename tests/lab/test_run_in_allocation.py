@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.lab.test_slurm_runs import PROGRAM, Site, on_slurm, until
 
 pytestmark = pytest.mark.lab
+ROOT = Path(__file__).resolve().parents[2]
 __all__ = ["on_slurm"]
 
 IN_SALLOC = f"""
@@ -160,7 +164,8 @@ mkdir new; cd new; {PROGRAM} init --yes 2>/dev/null
 eval "$({PROGRAM} check --export --nodes 1 --check-command 'echo bad disk; false' 2>>check.err)"
 echo "checked $?, unfit $CLUSTERRUN_UNFIT_NODELIST"
 eval "$({PROGRAM} check --export --level quick --check-command '[ $SLURMD_NODENAME = n0002 ]' 2>>check.err)"
-srun --nodelist=$CLUSTERRUN_FIT_NODELIST hostname; echo "$SLURM_NNODES $SLURM_NTASKS"
+srun --nodelist=$CLUSTERRUN_FIT_NODELIST hostname; echo "$SLURM_NNODES $SLURM_NTASKS $SLURM_JOB_NODELIST"
+{PROGRAM} run --preflight off --ranks-per-node 1 hostname 2>run.err; grep -c CLUSTERRUN_ run.err
 {PROGRAM} check --time 5 2>/dev/null; echo "for sbatch $?"
 squeue --noheader --me --format=%i | wc -l
 """
@@ -173,8 +178,31 @@ def test_a_check_in_any_batch_script_looks_at_the_nodes_of_that_job(on_slurm: Si
     printed = (on_slurm.project / "job.out").read_text().splitlines()
     assert printed == [
         *("checked 0", "fit n[0001-0002] unfit ''", "n0001", "n0002", "gpus 0", "1"),
-        *("checked 3, unfit n0001", "n0002", "1 1", "for sbatch 2", "1"),
+        *("checked 3, unfit n0001", "n0002", "1 1 n0002", "n0002 r0 | n0002", "0", "for sbatch 2", "1"),
     ], result.err + (on_slurm.project / "check.err").read_text()
     assert "bad disk" in (on_slurm.project / "check.err").read_text()
     (row,) = json.loads((on_slurm.project / "gpus.json").read_text())["gpus"]
     assert row["free"] == row["total"] > 0
+
+
+def test_the_batch_script_of_the_guide_trains_on_the_fit_nodes(on_slurm: Site) -> None:
+    guide = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```bash\n(#!.*?)```", guide, re.DOTALL)
+    small = script.replace("--nodes=5 --gpus-per-node=8", "--nodes=3 --gpus-per-node=1 --output=job.out")
+    (on_slurm.project / "job.sbatch").write_text(small.replace("--nproc_per_node 8", "--nproc_per_node 1"))
+    (on_slurm.project / "train.py").write_text(
+        "import os, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "print(os.environ['SLURMD_NODENAME'], dist.get_world_size(), flush=True)\n"
+        "dist.destroy_process_group()\n"
+    )
+    environ = {
+        "CLUSTERRUN_HOME": str(on_slurm.home),
+        "CLUSTERRUN_CHECK_COMMAND": "[ $SLURMD_NODENAME != n0001 ]",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    argv = ["sbatch", "--wait", "job.sbatch"]
+    result = on_slurm.lab.exec(argv, env=environ, cwd=str(on_slurm.project), timeout=240)
+    output = (on_slurm.project / "job.out").read_text()
+    assert (result.code, set(re.findall(r"^n000\d 2$", output, re.MULTILINE))) == (0, {"n0002 2", "n0003 2"})

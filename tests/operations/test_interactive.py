@@ -121,6 +121,20 @@ def test_an_allocation_is_read_as_slurm_tells_it() -> None:
         allocation(Context({}))
 
 
+@pytest.mark.parametrize("node_list, nodes", [("n0002", ("n0002",)), ("n[0001-0002]", ("n0001", "n0002"))])
+def test_a_run_stays_on_the_fit_nodes_of_this_job(
+    node_list: str, nodes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        def allocation(self, job_id: str) -> Allocation:
+            return read(job_id, JOB)
+
+    environ = {"SLURM_JOB_ID": "2", "SLURM_JOB_NODELIST": node_list, "CLUSTERRUN_FIT_NODELIST": "n0002"}
+    context = Context(environ)
+    monkeypatch.setattr(context, "client", Client)
+    assert allocation(context).nodes == nodes
+
+
 def test_srun_gets_the_job_and_no_variable_of_the_step_around_us() -> None:
     around = {"PATH": "/bin", "SLURM_JOB_ID": "41", "SLURM_CONF": "/etc/x", "SLURM_STEP_ID": "0"}
     around |= {
