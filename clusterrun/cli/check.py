@@ -182,11 +182,14 @@ def check(
             fit = [node.node for node in report.nodes if node.role in ("rank", "spare")]
             if report.verdict is Grade.FAIL and len(fit) == len(report.nodes):
                 fit = []  # the nodes fail together, and none is at fault
+            variables_of_steps = step_sizes(os.environ, fit)
+            if variables_of_steps:
+                say("srun leaves out the unfit nodes only with --nodelist=$CLUSTERRUN_FIT_NODELIST")
             names = {
                 FIT_VARIABLE: fold(fit),
                 UNFIT_VARIABLE: fold([node.node for node in report.nodes if node.node not in fit]),
                 **dict(report.environment),
-                **step_sizes(os.environ, fit),
+                **variables_of_steps,
             }
             lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
             put_text("\n".join([*lines, f"(exit {_exit_code(report):d})"]))

@@ -180,7 +180,9 @@ def test_a_check_in_any_batch_script_looks_at_the_nodes_of_that_job(on_slurm: Si
         *("checked 0", "fit n[0001-0002] unfit ''", "n0001", "n0002", "gpus 0", "1"),
         *("checked 3, unfit n0001", "n0002", "1 1 n0002", "n0002 r0 | n0002", "0", "for sbatch 2", "1"),
     ], result.err + (on_slurm.project / "check.err").read_text()
-    assert "bad disk" in (on_slurm.project / "check.err").read_text()
+    report = (on_slurm.project / "check.err").read_text()
+    assert "bad disk" in report
+    assert report.count("--nodelist=$CLUSTERRUN_FIT_NODELIST") == 1, "nodes were left out once"
     (row,) = json.loads((on_slurm.project / "gpus.json").read_text())["gpus"]
     assert row["free"] == row["total"] > 0
 
