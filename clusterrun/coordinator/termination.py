@@ -77,7 +77,8 @@ class Termination(RunPart):
     def __init__(self, shared: Shared, job_id: str) -> None:
         super().__init__(shared)
         orders = self._orders
-        self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
+        without_job = replace(orders.survival, requeue="", requeue_after_loss=False)
+        self._survival = orders.survival if job_id else without_job
         self._kill_wait, self._job_id = orders.kill_wait, job_id
         self.requeue = RequeuePolicy(shared, self._survival)
         # The newest signal reached only some agents, and the scheduler does not end the job. Only those
@@ -334,7 +335,7 @@ class Termination(RunPart):
             reason += f"; no agent had started on {fold(absent)} ({contract.PROLOG_FAILS})"
         elif why == REQUEUE:
             reason += " (scontrol requeue)"
-        elif why == PREEMPTION and not self._survival.requeue:
+        elif why == PREEMPTION and not (self._survival.requeue or self._requeued):
             reason += "; --requeue continues such a run"
         if why == CANCELLED:
             wish = replace(wish, reason=reason)

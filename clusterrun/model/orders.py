@@ -64,6 +64,7 @@ class Survival:
     """How a run continues after its job was ended from outside."""
 
     requeue: str = ""  # one of ``contract.REQUEUE_WORDS``; '' if the run ends with its job
+    requeue_after_loss: bool = False  # whether a lost node requeues the job, as Slurm requeues other jobs
     # Arguments that queue the run again. ``{excluded}`` is replaced by the host list of excluded nodes,
     # ``{dependency}`` by ``--dependency=afterany:ID``. An argument whose placeholder has no value is
     # dropped.

@@ -183,7 +183,7 @@ def comment(run_id: str, token: str) -> str:
 
 def sbatch_arguments(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> list[str]:
     job_comment, paths = comment(run_id, token), RunPaths(run_dir)
-    ending = requeue_options.sbatch_words(spec, site.habits.requeues_itself)
+    ending = requeue_options.sbatch_words(spec)
     options = sbatch_options.job_options(spec, job_comment, paths, ending, site.cpus_per_gpu)
     return [sbatch_options.word(option) for option in options]
 

@@ -68,14 +68,15 @@ def _value_of_signal(spec: JobSpec) -> str:
     return dict(passed(spec.sbatch, "--sbatch")).get("signal", "")
 
 
-def sbatch_words(spec: JobSpec, requeues_itself: bool = False) -> tuple[Option, ...]:
+def sbatch_words(spec: JobSpec) -> tuple[Option, ...]:
     """Return the sbatch options for requeue (not in a chain, where the next job waits) and for the notice.
 
-    ``requeues_itself``: the command calls ``scontrol requeue``, which Slurm refuses with ``--no-requeue``.
+    Without ``--requeue`` the site decides, as for any batch script.
     """
-    may_requeue = spec.goes_on == "requeue" or (requeues_itself and not spec.goes_on)
-    requeue = ("requeue" if may_requeue else "no-requeue", "")
-    return (requeue, ("signal", f"B:USR2@{spec.notice}")) if spec.goes_on else (requeue,)
+    if not spec.goes_on:
+        return (("no-requeue", ""),) if spec.alone else ()
+    requeue = "requeue" if spec.goes_on == "requeue" else "no-requeue"
+    return ((requeue, ""), ("signal", f"B:USR2@{spec.notice}"))
 
 
 def orders(spec: JobSpec, argv: Sequence[str], requeue_exit: str = "") -> Survival:
@@ -88,7 +89,10 @@ def orders(spec: JobSpec, argv: Sequence[str], requeue_exit: str = "") -> Surviv
     if argv and user_signal:
         survival = replace(survival, signal=user_signal[0], notice=float(user_signal[1]))
     if not argv or not spec.goes_on:
-        return replace(survival, requeue_exit=requeue_exit)
+        may_requeue = (
+            bool(argv) and not spec.alone and "no-requeue" not in dict(passed(spec.sbatch, "--sbatch"))
+        )
+        return replace(survival, requeue_exit=requeue_exit, requeue_after_loss=may_requeue)
     if (
         user_signal
         and user_signal[0] == NOTICE_SIGNAL

@@ -14,8 +14,6 @@ from clusterrun.script.interpreter_calls import RECIPE_FILES, unwrapped
 _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$\{?BASHPID\}?)/fd/[12]\b")
 # A shell script that reads another file, whose functions may use such a name.
 _SOURCES = re.compile(r"^[ \t]*(?:source|\.)[ \t]", re.MULTILINE)
-# ``scontrol requeue 7``, ``["scontrol", "requeue", job]``.
-_REQUEUES = re.compile(r"""\bscontrol[\s"',\[\]()]{1,9}requeue\b""")
 _LIGHTNING = re.compile(r"^\s*(?:from|import)\s+(?:pytorch_)?lightning\b", re.MULTILINE)
 _LIGHTNING_REQUEUES = re.compile(r"\bSLURMEnvironment\((?!.*auto_requeue\s*=\s*False)")
 _JOB_NUMBER = re.compile(r"\bSLURM_(?:JOB_ID|JOBID)\b")
@@ -31,21 +29,18 @@ class ScriptHabits:
     """Calls in the scripts of a command that the job must be prepared for."""
 
     opens_own_output: bool = False  # perhaps, by its name: ``> /dev/stderr``
-    requeues_itself: bool = False  # calls ``scontrol requeue``, which Slurm refuses for other runs
     lightning: str = ""  # a script whose Lightning does not react to the signal of ``--sbatch signal``
 
 
 def script_habits(spec: JobSpec) -> ScriptHabits:
     """Read the command and its scripts once."""
-    habits = ScriptHabits(requeues_itself=any(map(_REQUEUES.search, spec.setup)))
+    habits = ScriptHabits()
     for name, text in _texts(spec):
-        has_plugin = bool(_LIGHTNING_REQUEUES.search(text))
-        is_silent = bool(_LIGHTNING.search(text)) and not has_plugin
+        is_silent = bool(_LIGHTNING.search(text)) and not _LIGHTNING_REQUEUES.search(text)
         is_sourcing = not name.endswith(".py") and _SOURCES.search(text)
         opens_own_output = bool(_NAMES.search(text) or is_sourcing)
         habits = ScriptHabits(
             opens_own_output=habits.opens_own_output or opens_own_output,
-            requeues_itself=habits.requeues_itself or has_plugin or bool(_REQUEUES.search(text)),
             lightning=habits.lightning or (name if is_silent else ""),
         )
     return habits

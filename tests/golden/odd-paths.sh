@@ -5,7 +5,6 @@
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=3
-#SBATCH --no-requeue
 # Functions and aliases of the submitting shell must not replace the commands of this script. In POSIX mode a
 # function cannot replace unset, and a backslash prevents aliases.
 posix_mode=${POSIXLY_CORRECT+yes}

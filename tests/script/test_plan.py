@@ -207,7 +207,6 @@ def test_no_time_no_memory_and_no_partition_are_invented() -> None:
         "--nodes=1",
         "--ntasks-per-node=1",
         "--cpus-per-task=1",
-        "--no-requeue",
     ]
 
 

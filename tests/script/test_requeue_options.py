@@ -16,7 +16,6 @@ from clusterrun.model.orders import Survival
 from clusterrun.model.spec import JobSpec
 from clusterrun.script.plan import MachineFacts, Plan, plan
 from clusterrun.script.requeue_options import described
-from clusterrun.script.script_texts import ScriptHabits
 
 RUN_DIR = "/runs/r"
 SCRIPT = f"{RUN_DIR}/script.sh"
@@ -24,16 +23,9 @@ SBATCH = ("sbatch", "--parsable")
 NO_DEPENDENCY = ("--dependency=", "{dependency}")
 
 
-def planned(
-    slurm: bool = True, kill_wait_of_slurm: float = 30.0, requeues_itself: bool = False, **wish: Any
-) -> Plan:
+def planned(slurm: bool = True, kill_wait_of_slurm: float = 30.0, **wish: Any) -> Plan:
     spec = spec_of(("train.py",), "/", {"preflight": "full", **wish})
-    facts = MachineFacts(
-        slurm=slurm,
-        python="/usr/bin/python3",
-        kill_wait=kill_wait_of_slurm,
-        habits=ScriptHabits(requeues_itself=requeues_itself),
-    )
+    facts = MachineFacts(slurm=slurm, python="/usr/bin/python3", kill_wait=kill_wait_of_slurm)
     return plan(spec, "r", "t", RUN_DIR, facts)
 
 
@@ -62,7 +54,9 @@ def test_failures_are_survived_on_request_or_if_a_way_is_set(wish: dict[str, Any
 @pytest.mark.parametrize(
     "wish, message",
     [
-        ({}, ["no-requeue"]),
+        ({}, []),
+        ({"alone": True}, ["no-requeue"]),
+        ({"sbatch": ("no-requeue",)}, ["no-requeue"]),
         ({"requeue": True}, ["requeue", "signal=B:USR2@120"]),
         ({"requeue_by": "requeue"}, ["requeue", "signal=B:USR2@120"]),
         ({"requeue_by": "chain", "notice": "5m"}, ["no-requeue", "signal=B:USR2@300"]),
@@ -73,11 +67,8 @@ def test_failures_are_survived_on_request_or_if_a_way_is_set(wish: dict[str, Any
         ({"sbatch": ("requeue",)}, ["signal=B:USR2@120", "requeue"]),
         ({"requeue": True, "sbatch": ("signal=B:USR2@300",)}, ["requeue", "signal=B:USR2@300"]),
         ({"requeue_by": "chain", "sbatch": ("no-requeue",)}, ["signal=B:USR2@120", "no-requeue"]),
-        ({"sbatch": ("signal=USR1@60",)}, ["no-requeue", "signal=USR1@60"]),
+        ({"sbatch": ("signal=USR1@60",)}, ["signal=USR1@60"]),
         ({"sbatch": ("requeue=expedite",)}, ["signal=B:USR2@120", "requeue=expedite"]),
-        ({"requeues_itself": True}, ["requeue"]),
-        ({"requeues_itself": True, "sbatch": ("no-requeue",)}, ["no-requeue"]),
-        ({"requeues_itself": True, "requeue_by": "chain"}, ["no-requeue", "signal=B:USR2@120"]),
     ],
 )
 def test_slurm_gets_the_requeue_option_and_the_time_of_the_notice(

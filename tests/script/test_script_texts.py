@@ -68,35 +68,26 @@ def test_a_script_with_very_many_words_costs_few_reads(
 
 
 @pytest.mark.parametrize(
-    ("text", "requeues", "has_notice"),
+    ("text", "has_notice"),
     [
-        ('subprocess.run(["scontrol", "requeue", job])', True, False),
-        ("os.system(f'scontrol requeue {job}')", True, False),
-        ("os.system('scontrol show job; echo requeue')", False, False),
-        ("import lightning as L", False, True),
-        ("from pytorch_lightning import Trainer", False, True),
-        ("import lightning as L\nL.Trainer(plugins=[SLURMEnvironment()])", True, False),
-        ("import lightning as L\nL.Trainer(plugins=[SLURMEnvironment(auto_requeue=False)])", False, True),
+        ("os.system('scontrol show job; echo requeue')", False),
+        ("import lightning as L", True),
+        ("from pytorch_lightning import Trainer", True),
+        ("import lightning as L\nL.Trainer(plugins=[SLURMEnvironment()])", False),
+        ("import lightning as L\nL.Trainer(plugins=[SLURMEnvironment(auto_requeue=False)])", True),
     ],
 )
-def test_a_script_that_requeues_its_job_is_detected_and_lightning_needs_a_plugin(
-    tmp_path: Path, text: str, requeues: bool, has_notice: bool
-) -> None:
+def test_lightning_needs_a_plugin_to_react_to_a_signal(tmp_path: Path, text: str, has_notice: bool) -> None:
     (tmp_path / "t.py").write_text(f"import os\n{text}\n")
     for command in (("t.py",), ("bash", "-c", "exec python t.py --x 1")):
         spec = JobSpec(command, str(tmp_path))
         habits = script_habits(spec)
-        assert (habits.requeues_itself, bool(habits.lightning)) == (requeues, has_notice)
+        assert bool(habits.lightning) == has_notice
         signalled = replace(spec, sbatch=("signal=SIGUSR1@90",))
         notices = lightning_notices(signalled, habits.lightning)
         assert ["SLURMEnvironment" in notice for notice in notices] == [True] * has_notice
         for other in (spec, replace(signalled, requeue=True)):
             assert lightning_notices(other, habits.lightning) == ()
-
-
-def test_setup_lines_are_read_for_a_requeue(tmp_path: Path) -> None:
-    setup = ("f() { scontrol requeue $SLURM_JOB_ID; }",)
-    assert script_habits(JobSpec(("t.py",), str(tmp_path), setup=setup)).requeues_itself
 
 
 def test_a_script_that_reads_the_number_of_its_job_gets_a_notice(tmp_path: Path) -> None:
