@@ -64,7 +64,6 @@ class Survival:
     """How a run continues after its job was ended from outside."""
 
     requeue: str = ""  # one of ``contract.REQUEUE_WORDS``; '' if the run ends with its job
-    requeue_after_loss: bool = False  # whether a lost node requeues the job, as Slurm requeues other jobs
     # Arguments that queue the run again. ``{excluded}`` is replaced by the host list of excluded nodes,
     # ``{dependency}`` by ``--dependency=afterany:ID``. An argument whose placeholder has no value is
     # dropped.
@@ -77,6 +76,7 @@ class Survival:
     notify: tuple[str, ...] = ()  # addresses that get messages about the run; they hold secrets
     requeue_exit: str = ""  # exit codes for which Slurm queues other jobs again; '' if this run may go on
     signal: int = 0  # number of the user's signal before the end of a job (``--sbatch signal=…``); 0: none
+    requeue_after_loss: bool = False  # whether a lost node requeues the job, as Slurm requeues other jobs
 
     @property
     def announces(self) -> bool:
