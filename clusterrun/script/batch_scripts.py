@@ -40,7 +40,7 @@ class Part:
 
 NO_COMMAND = "convert cannot tell which program trains: put it in the place of COMMAND"
 # Why no option of the line says where the output goes.
-IN_LOGS = "clusterrun logs shows the output"
+IN_LOGS = "clusterrun logs shows what ranks print, job.out in the run directory what setup lines print"
 # Why sbatch refuses a script, for which a run can be submitted all the same.
 NO_SHEBANG = "sbatch refuses a file whose first line does not begin with #!"
 DOS_LINES = "sbatch refuses a file with DOS line ends (CR LF): sed -i 's/\\r$//' mends it"
@@ -71,7 +71,7 @@ class Conversion:
     def outputs(self) -> str:
         """A note about the files that the script writes its output to; '' if there are none."""
         texts = [_text(part) for part in self.parts if part.reason == IN_LOGS]
-        return f"{IN_LOGS}, in place of {some_of(texts, 6)}" if texts else ""
+        return f"in place of {some_of(texts, 6)}: {IN_LOGS}" if texts else ""
 
     def missing_in(self, spec: JobSpec) -> list[tuple[str, str]]:
         """Return the options of the line that ``spec`` lacks. Its own options take precedence."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.script.batch_scripts import PartOutcome
+from clusterrun.script.batch_scripts import IN_LOGS, PartOutcome
 from clusterrun.script.interpreter_calls import ASSIGNMENT
 from clusterrun.script.program_table import changes_shell
 from clusterrun.script.shell_source import FILTERS, PRINTS, Statement
@@ -318,7 +318,7 @@ RULES = (
     Rule(
         lambda facts: facts.name == "exit" and facts.statement.is_plain, _UNTRANSLATED, "the script ends here"
     ),
-    Rule(lambda facts: facts.redirects_output, _NEEDLESS, "clusterrun logs shows the output"),
+    Rule(lambda facts: facts.redirects_output, _NEEDLESS, IN_LOGS),
     Rule(
         lambda facts: (
             facts.statement.kind != "function_definition"
