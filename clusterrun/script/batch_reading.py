@@ -45,6 +45,10 @@ class TrainingKind(IntEnum):
     LAUNCHED = 3
 
 
+_ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
+_NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")
+
+
 @frozen
 class Training:
     """The command of a script that trains."""
@@ -93,6 +97,7 @@ class Scope:
     arguments: tuple[str, ...] | None
     depth: int = 0
     in_ranks: bool = False  # whether a launcher starts them, so that each rank or node runs them
+    errexit: str = ""  # the options of ``set -e`` with which their shell reaches them
 
     def words_for(self, code: str) -> tuple[str, ...]:
         """Return the words behind ``bash -c CODE``: arguments behind the shifts, if ``code`` reads them."""
@@ -108,6 +113,17 @@ class Scope:
                 is_of_submit = names[1].strip("${}") == "SLURM_SUBMIT_DIR"
                 folder = "" if is_of_submit else os.path.join(folder, names[1])
         return folder
+
+    def errexit_by_line(self) -> dict[int, str]:
+        """Return for each line the options of ``set`` that end the script if it fails; '' without any."""
+        errexit: dict[int, str] = {}
+        is_on, has_pipefail = bool(self.errexit), "pipefail" in self.errexit
+        for statement in self.source.statements:
+            errexit[statement.line] = ("eo pipefail" if has_pipefail else "e") if is_on else ""
+            is_on = is_on or _ERREXIT.match(statement.text) is not None
+            is_on = is_on and not _NO_ERREXIT.match(statement.text)
+            has_pipefail = has_pipefail or re.match(r"set\s.*\bpipefail\b", statement.text) is not None
+        return errexit
 
     def text_of(self, file: str, line: int) -> str:
         """Return the text of a script that a statement in ``line`` names; '' if it cannot be read."""

@@ -58,8 +58,6 @@ from clusterrun.script.statement_rules import (
     rule_for,
 )
 
-_ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
-_NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Variables that every shell has, and programs see.
 EXPORTED_BY_SHELLS = ("HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID")
@@ -129,7 +127,7 @@ def read_before(
     fates: list[tuple[Statement, list[Part], list[str]]] = []
     requeues = False
     exported = _exported(statements)
-    errexit = _errexit(statements)
+    errexit = scope.errexit_by_line()
     absent = min((statement.line for statement in (*beside, *unsure)), default=None)
     branches = [part for part in scope.source.skipped if part.reads_arguments and part.has_program]
     first_unsure = min((part.line for part in (*unsure, *(branches if is_open else ()))), default=math.inf)
@@ -269,18 +267,6 @@ def _exported(statements: Sequence[Statement]) -> list[Statement]:
             exported.append(statement)
         names |= statement.exports
     return exported
-
-
-def _errexit(statements: Sequence[Statement]) -> dict[int, str]:
-    """Return for each line the options of ``set`` that end the script if it fails; '' without ``set -e``."""
-    errexit: dict[int, str] = {}
-    is_on = has_pipefail = False
-    for statement in statements:
-        errexit[statement.line] = ("eo pipefail" if has_pipefail else "e") if is_on else ""
-        is_on = is_on or _ERREXIT.match(statement.text) is not None
-        is_on = is_on and not _NO_ERREXIT.match(statement.text)
-        has_pipefail = has_pipefail or re.match(r"set\s.*\bpipefail\b", statement.text) is not None
-    return errexit
 
 
 def _remark(scope: Scope, statement: Statement, of_training: Reading, programs: Sequence[Statement]) -> str:
