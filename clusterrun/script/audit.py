@@ -11,7 +11,7 @@ from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.directives import OF_PLACE
 from clusterrun.script.shell_source import ShellSource
 from clusterrun.script.statement_rules import IS_COMPUTED, RENDEZVOUS, of_tasks
-from clusterrun.script.statements_beside import ALIKE, EXPORTED_BY_SHELLS
+from clusterrun.script.statements_beside import ALIKE, EXPORTED_BY_SHELLS, OF_SHELL
 
 # Commands of a setup line that may set variables which no statement shows.
 _SETS_UNSEEN = re.compile(r"(?m)(?:^|[;&|{(]\s*)(?:source|\.|eval|set -a)\s|\w+\s*\(\)\s*\{|^function\s")
@@ -99,10 +99,11 @@ def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
     line = next((part.line for part in reading.parts if part.outcome is PartOutcome.COMMAND), 1)
     # The line is typed before the script computes its variables, and before Slurm sets those of the job.
     own = variables_set(source)
+    sets_unseen = _SETS_UNSEEN.search("\n".join(reading.setup))
     for name, value in launch.options if launch else ():
         reads = variables_read([value])
         is_computed = bool(own & reads) or "SLURM_" in "".join(reads) or COMPUTED.search(value)
-        if name not in ("setup", "input") and is_computed:
+        if name not in ("setup", "input") and (is_computed or (sets_unseen and reads.difference(OF_SHELL))):
             yield Part(line, value, PartOutcome.UNTRANSLATED, IS_COMPUTED.format(name))
     if not (launch and (launch.rank_launcher or launch.keeps_accelerate)):
         unset = variables_read((code,)) & RENDEZVOUS - source.names_set

@@ -44,7 +44,7 @@ _THREADS = re.compile(r"\bOMP_NUM_THREADS\b")
 # A number of processes that is the number of GPUs of the node.
 _COUNTS_GPUS = re.compile(r"\bSLURM_GPUS_ON_NODE\b|nvidia-smi|device_count|[= ](?:auto|gpu)$")
 # The script, or the node that it has alone, may have GPUs that Slurm does not count.
-_USES_GPUS = re.compile(r"(?i)#SBATCH.*(?:exclusive|gpu)|cuda|nvidia|\s--nv\b")
+_USES_GPUS = re.compile(r"(?i)#SBATCH.*(?:exclusive|gpu|shard|mps)|cuda|nvidia|\s--nv\b")
 # A name in a module, an environment, a path or a variable of a script whose program may call MPI.
 _MAY_CALL_MPI = re.compile(r"(?i)mpi4py|horovod|(?<![a-z])hvd|openmpi|mpich|cudampi")
 # Directives that may lead to nodes with such GPUs.

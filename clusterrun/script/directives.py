@@ -153,6 +153,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             refused.append((directive, "it has no value"))
         elif name in _NEEDLESS:
             needless.append((directive, _NEEDLESS[name]))
+        elif "$" in value and (name in _SIZES or name in _GPUS):
+            refused.append((directive, "sbatch expands no variable in it: say the number in the line"))
         elif last[name] is not directive and name in OPTIONS and not OPTIONS[name].joined:
             needless.append((directive, f"a later --{name} replaces it"))
         elif name == "requeue":

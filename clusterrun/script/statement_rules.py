@@ -283,7 +283,7 @@ RULES = (
     Rule(
         lambda facts: facts.requeues,
         PartOutcome.OPTION,
-        "--requeue in the line queues the run again, unless all ranks exit 0: they get the signal of the job",
+        "--requeue in the line queues the run again unless all ranks exit 0, and restarts failed ranks",
     ),
     Rule(
         lambda facts: ".deepspeed_env" in facts.statement.text,

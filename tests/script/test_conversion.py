@@ -282,6 +282,8 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("srun python t.py\nR=$(./evaluate)", "R="),
         ("#SBATCH --container=bundle\nsrun python t.py", "#SBATCH --container"),
         ('set -- python t.py\nexec "$@"', "exec"),
+        ("#SBATCH --nodes=${N:-1}\nsrun python t.py", "#SBATCH --nodes"),
+        ('source a.env\nsrun --container-image="$IMAGE" python t.py', "$IMAGE"),
     ],
 )
 def test_an_untranslatable_line_is_named(lines: str, text: str) -> None:
@@ -372,6 +374,8 @@ def test_the_file_of_the_output_is_named(line: str) -> None:
         "set -e\nX=$(false)\necho on > /dev/stdout\npython t.py $X",
         "set -eo pipefail\nX=$(false | true)\necho on > /dev/stdout\npython t.py $X",
         "set -e\nf() { false; echo on; }\nf a\npython t.py",
+        "set -e\nfor c in a b; do\n mkdir /proc/x\n python t.py $c\ndone",
+        "set -e\nf() { mkdir /proc/x; python t.py; }\nf",
     ],
 )
 def test_an_error_before_the_command_ends_the_run_of_a_script_with_errexit(lines: str) -> None:
@@ -647,6 +651,7 @@ def test_the_line_asks_for_as_many_cpus_of_a_node_as_the_script(lines: str, cpus
         ("#SBATCH --mem=9G\nsrun --mem=5G python t.py", "--mem 5G"),
         ("#SBATCH --gres=gpu:8 -c8\nG=${G:-8}\nsrun torchrun --nproc_per_node=$G t.py", "rank for each GPU"),
         ("#SBATCH --gres=gpu:2 -c8\ntorchrun --nproc_per_node=2 t.py", "OMP_NUM_THREADS is 4"),
+        ("#SBATCH --gres=shard:1\npython t.py", "ranks see none"),
     ],
 )
 def test_a_size_that_the_line_changes_is_named(lines: str, text: str) -> None:
