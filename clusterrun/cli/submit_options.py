@@ -157,4 +157,6 @@ def to_spec(
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))
     del values["follow"], values["wait"], values["slurm_every"], values["trust"]
+    if settled["requeue"].origin == settings.DEFAULT:
+        del values["requeue"]
     return spec_of(command, os.getcwd(), {**values, "after": after}, os.environ, **more)

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from clusterrun.cli.run import QUEUED_OPTIONS, of_the_allocation, refuse_job_options, run
+from clusterrun.cli.submit_options import to_spec
 from clusterrun.config.settings import Source, settle
 from clusterrun.model.errors import BadInput
 from tests.cli.conftest import ROOT, CommandLine
@@ -41,6 +42,16 @@ def test_run_ignores_allocation_settings_of_submit_and_uses_those_of_ranks() -> 
     settings = of_the_allocation(settle([Source("command line", (("gpus", 2),)), file]), {"gpus"})
     values = {name: settings[name].value for name in ("nodes", "partition", "env", "gpus", "follow")}
     assert values == {"nodes": 1, "partition": "", "env": ("A=1",), "gpus": 2, "follow": False}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "entries"),
+    [((), ()), ((("requeue", False),), ("no-requeue",)), ((("requeue", True),), ())],
+)
+def test_the_site_decides_on_a_requeue_unless_the_user_does(
+    chosen: tuple[tuple[str, bool], ...], entries: tuple[str, ...]
+) -> None:
+    assert to_spec(("t.py",), settle([Source("command line", chosen)])).sbatch == entries
 
 
 def test_the_help_shows_no_option_that_is_refused(clusterrun: CommandLine) -> None:

@@ -57,6 +57,8 @@ def test_failures_are_survived_on_request_or_if_a_way_is_set(wish: dict[str, Any
         ({}, []),
         ({"alone": True}, ["no-requeue"]),
         ({"sbatch": ("no-requeue",)}, ["no-requeue"]),
+        ({"requeue": False}, ["no-requeue"]),
+        ({"requeue": False, "sbatch": ("no-requeue",)}, ["no-requeue"]),
         ({"requeue": True}, ["requeue", "signal=B:USR2@120"]),
         ({"requeue_by": "requeue"}, ["requeue", "signal=B:USR2@120"]),
         ({"requeue_by": "chain", "notice": "5m"}, ["no-requeue", "signal=B:USR2@300"]),
