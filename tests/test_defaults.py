@@ -10,8 +10,8 @@ from clusterrun.model.orders import Preflight, Survival, WatchOrders
 from clusterrun.model.spec import JobSpec
 from clusterrun.script.plan import MachineFacts, plan
 
-NO_FIELDS = {"env", "follow", "wait", "slurm-every", "trust"}
-"""Options that are no field of a spec by their own name."""
+NO_FIELDS = {"env", "follow", "wait", "slurm-every", "trust", "requeue"}
+"""Options that are no field of a spec by their own name, or whose False forbids what the site does."""
 
 
 def test_the_default_spec_equals_the_table_of_options() -> None:

@@ -76,7 +76,6 @@ class OrphanedNode:
     name: str = ""  # name of the node
     run_dir: str = ""
     coordinator: tuple[tuple[str, int], ...] = ()  # addresses and ports where it listened
-    requeue_after_loss: bool = False  # requeue it if its first node was lost, unless Slurm refuses that
 
 
 # Reasons of a job whose batch step was killed, until Slurm 22.05 and since 23.02
@@ -109,7 +108,6 @@ def orphaned_node(
         name=place.name,
         run_dir=run_dir,
         coordinator=coordinator,
-        requeue_after_loss=orders.survival.requeue_after_loss,
     )
 
 
@@ -303,15 +301,10 @@ class OrphanedJob:
         orphan = self._orphan
         say(f"clusterrun: job {orphan.job_id} is given back: {why}")
         self._write(why, is_released=True)
-        cancel = ("scancel", orphan.job_id)
-        requeues = orphan.requeue or orphan.requeue_after_loss
-        argv = ("scontrol", "requeue", orphan.job_id) if requeues else cancel
+        argv = ("scontrol", "requeue", orphan.job_id) if orphan.requeue else ("scancel", orphan.job_id)
         excluded = excluding(orphan.resubmit, (host,)) if host and orphan.requeue else ""
 
         def on_released(answer: CommandDone) -> None:
-            if answer.why and orphan.requeue_after_loss:  # the site has JobRequeue=0
-                self._commands.run(cancel, _LIMIT_SECONDS, lambda answer: self._ask_again())
-                return
             if answer.why or not excluded:
                 self._ask_again()
                 return

@@ -110,8 +110,6 @@ class RequeuePolicy(RunPart):
         cause = _CAUSES.get(end.state, "")
         if requeued and (again or cause):
             self._continues_by = "itself"
-        elif self._survival.requeue_after_loss and cause == "node" and self._requested_end is None:
-            self._continues_by = "requeue"
         elif not self._survival.requeue or not cause or not (affordable or cause in _OPTIONS):
             return end
         elif cause in _OPTIONS and self._used(cause) >= self._most(cause):

@@ -115,8 +115,8 @@ class RestartPolicy(RunPart):
         newest, used = self._state_keeper.state.attempts[-1], restarts_used(self._state_keeper.state.attempts)
         if newest.cause not in CHARGED or used <= self._orders.max_restarts:
             return None
-        if newest.cause == "node" and self._orders.survival.requeue_after_loss:
-            return None
+        if newest.cause == "node" and not self._orders.survival.requeue:
+            return None  # Slurm itself requeued the job
         state = State.NODE_FAIL if newest.cause == "node" else State.FAILED
         loss = f"the {newest.cause} of the last attempt was lost"
         return RunOutcome(state, f"{loss}; --max-restarts is {self._orders.max_restarts}", 1)

@@ -77,8 +77,7 @@ class Termination(RunPart):
     def __init__(self, shared: Shared, job_id: str) -> None:
         super().__init__(shared)
         orders = self._orders
-        without_job = replace(orders.survival, requeue="", requeue_after_loss=False)
-        self._survival = orders.survival if job_id else without_job
+        self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._kill_wait, self._job_id = orders.kill_wait, job_id
         self.requeue = RequeuePolicy(shared, self._survival)
         # The newest signal reached only some agents, and the scheduler does not end the job. Only those

@@ -76,7 +76,6 @@ class Survival:
     notify: tuple[str, ...] = ()  # addresses that get messages about the run; they hold secrets
     requeue_exit: str = ""  # exit codes for which Slurm queues other jobs again; '' if this run may go on
     signal: int = 0  # number of the user's signal before the end of a job (``--sbatch signal=…``); 0: none
-    requeue_after_loss: bool = False  # whether a lost node requeues the job, as Slurm requeues other jobs
 
     @property
     def announces(self) -> bool:

@@ -89,10 +89,7 @@ def orders(spec: JobSpec, argv: Sequence[str], requeue_exit: str = "") -> Surviv
     if argv and user_signal:
         survival = replace(survival, signal=user_signal[0], notice=float(user_signal[1]))
     if not argv or not spec.goes_on:
-        may_requeue = (
-            bool(argv) and not spec.alone and "no-requeue" not in dict(passed(spec.sbatch, "--sbatch"))
-        )
-        return replace(survival, requeue_exit=requeue_exit, requeue_after_loss=may_requeue)
+        return replace(survival, requeue_exit=requeue_exit)
     if (
         user_signal
         and user_signal[0] == NOTICE_SIGNAL

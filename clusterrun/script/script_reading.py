@@ -294,8 +294,8 @@ def _block_that_trains(scope: Scope, statement: Statement) -> Reading | None:
         return None
     is_sweep = bool(statement.loop_values) and not reason_against_sweep(statement)
     loop = {statement.loop: f"{{{statement.loop}}}"} if is_sweep else {}
-    place = replace(scope, errexit=scope.errexit_by_line()[statement.line])
-    blocks = [_block(place, body, scope.source.arguments, constants=loop) for body in statement.bodies]
+    outside = replace(scope, errexit=scope.errexit_by_line()[statement.line])
+    blocks = [_block(outside, body, scope.source.arguments, constants=loop) for body in statement.bodies]
     blocks = [block for block in blocks if block.training]
 
     kinds = [block.training.kind for block in blocks if block.training]
@@ -319,8 +319,8 @@ def _started(scope: Scope, shell_words: tuple[str, ...], command: Command, line:
     if function := scope.source.functions.get(shell_words[0]):
         # A function that calls itself is not followed.
         others = {name: body for name, body in scope.source.functions.items() if name != shell_words[0]}
-        place = replace(scope, errexit=scope.errexit_by_line()[line])
-        reading = _block(place, function, command.last_values(len(shell_words) - 1), functions=others)
+        caller = replace(scope, errexit=scope.errexit_by_line()[line])
+        reading = _block(caller, function, command.last_values(len(shell_words) - 1), functions=others)
         for word in command.words:
             if word.text[:1] in ("$", "`") and any(map(word.is_open, word.values)):
                 reason = "it may be several arguments of the function: write its value"

@@ -488,26 +488,6 @@ def test_one_lost_coordinator_too_many_ends_the_run() -> None:
     assert (tape.saved.state, tape.saved.reason) == (State.FAILED, text)
 
 
-def test_a_lost_node_requeues_the_job_as_slurm_does_unless_the_site_refuses() -> None:
-    for refusal in ("", "Requested operation is presently disabled"):
-        tape = training(Survival(requeue_after_loss=True))
-        tape.at(50.0, AgentLeft(1, "reset"))
-        tape.at(50.3)
-        tape.at(54.0, MessageCame(0, RanksGone(0)))
-        for second in range(54, 80):
-            tape.at(float(second), MessageCame(0, Beat(second)))
-        assert tape.saved.state is State.PENDING
-        assert Requeue(()) in tape.does(80.0, AgentLeft(0, ""), LauncherEnded(0))
-        assert tape.does(81.0, HandedOver(refusal)) == [Finish(1 if refusal else 0)]
-        assert tape.saved.state is (State.NODE_FAIL if refusal else State.PENDING)
-
-
-def test_a_job_that_slurm_queued_again_after_a_lost_node_starts_the_ranks_without_a_budget() -> None:
-    lost = (Attempt(0, "", ("n0", "n1"), 1.0, outcome="NODE_FAIL", cause="node"),)
-    assert job(Survival(), lost, "node").began == [Finish(1)]
-    assert LaunchAgents(()) in job(Survival(requeue_after_loss=True), lost, "node").began
-
-
 def test_the_run_continues_where_possible_if_the_batch_steps_first_process_is_killed() -> None:
     tape = training(CHAIN, max_restarts=1)
     assert tape.does(50.0, SupervisorGone()) == FAILED

@@ -186,7 +186,7 @@ def test_a_launcher_in_a_shell_script_is_reported_before_and_during_the_run(proj
     result = project.run("submit", "--nodes", "2", "--dry-run", "bash", "run.sh")
     assert result.code == 0
     assert "run.sh, line 2 starts torchrun" in result.err
-    assert re.search(r"instead clusterrun submit --nodes 2 .*--gpus 2 train\.py\n", result.err)
+    assert re.search(r"instead clusterrun submit --nodes 2 .*--gpus 2 train\.py\b", result.err)
 
 
 def test_a_request_without_gpus_on_a_gpu_partition_is_reported_in_one_line(project: Site) -> None:

@@ -147,10 +147,7 @@ def test_requeue_of_sbatch_is_reported_with_its_effect_and_its_opposite() -> Non
 
 def test_a_run_that_ends_with_its_job_gets_only_valid_notices() -> None:
     created = planned(no_progress=2, max_restarts=1, on_event="x")
-    assert created.orders.survival == Survival(no_progress=2, on_event="x", requeue_after_loss=True)
-    assert (
-        planned(sbatch=("no-requeue",)).orders.survival == planned(alone=True).orders.survival == Survival()
-    )
+    assert created.orders.survival == Survival(no_progress=2, on_event="x")
 
 
 @pytest.mark.parametrize(
