@@ -57,9 +57,6 @@ def fields(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, 
             values["nodes"], values["min_nodes"] = node_range.read(str(_plain(name, value)), name)
         else:
             values[name] = _plain(name, value)
-    entries = tuple(values.get("sbatch", ()))
-    if values.get("requeue") is False and not {"requeue", "no-requeue"} & set(entries):
-        values["sbatch"] = (*entries, "no-requeue")  # not said, the site decides
     return values
 
 

@@ -79,7 +79,7 @@ class JobSpec:
     snapshot: bool = False
     snapshot_include: tuple[str, ...] = ()
     max_restarts: int = UNSAID
-    requeue: bool = False
+    requeue: bool | None = None  # None: not said, so the site decides whether Slurm may requeue the job
     requeue_by: str = ""  # one of ``contract.REQUEUE_WORDS``; implies ``requeue``
     max_preemptions: int = 20
     max_time_limits: int = 20

@@ -359,11 +359,10 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
         notices.append(notice)
         spec = replace(spec, gpus=0, gpu_type="", ranks_per_node=spec.ranks_per_node or spec.gpus)
     idle = [f"the type in --gpus {spec.gpus_asked}"] if spec.gpu_type else []
-    # Nobody requeues a local run.
-    spec = replace(spec, sbatch=tuple(entry for entry in spec.sbatch if entry != "no-requeue"))
-    idle += sbatch_options.affected_options(spec, IGNORED, REFUSED)
+    requested = replace(spec, requeue=spec.requeue or None)  # no local run is requeued
+    idle += sbatch_options.affected_options(requested, IGNORED, REFUSED)
     notices += requeue_options.ignored(idle, "in local runs")
-    spec = replace(spec, requeue=False, requeue_by="", min_nodes=0)
+    spec = replace(spec, requeue=None, requeue_by="", min_nodes=0)
     planned = _started_here(spec, run_id, token, run_dir, _orders(spec, run_id, site))
     return replace(planned, notices=tuple(notices))
 

@@ -25,7 +25,7 @@ _BUDGETS = ("max_preemptions", "max_time_limits", "notice")
 def settled(spec: JobSpec) -> JobSpec:
     """Return ``spec`` with the effect of ``--sbatch requeue``, and with a notice that fits its time limit."""
     if spec.alone:
-        return replace(spec, requeue=False, requeue_by="")
+        return replace(spec, requeue=None, requeue_by="")
     requested, user_options = spec.requeue_by, {key for key, _ in passed(spec.sbatch, "--sbatch")}
     if "requeue" in user_options and spec.goes_on == "chain":
         problem = "--sbatch requeue with --requeue-by chain: the run would continue in two jobs"
@@ -49,7 +49,8 @@ def settled(spec: JobSpec) -> JobSpec:
     elif spec.goes_on and minutes:
         # Slurm sends a notice longer than the time limit at the start of the job.
         notice = min(notice, minutes * MINUTE // 2)
-    return replace(spec, requeue=bool(spec.requeue_by), notice=notice, max_restarts=spec.restarts)
+    requeue = bool(spec.requeue_by) or spec.requeue
+    return replace(spec, requeue=requeue, notice=notice, max_restarts=spec.restarts)
 
 
 def _users_signal(spec: JobSpec) -> tuple[int, int] | None:
@@ -71,10 +72,10 @@ def _value_of_signal(spec: JobSpec) -> str:
 def sbatch_words(spec: JobSpec) -> tuple[Option, ...]:
     """Return the sbatch options for requeue (not in a chain, where the next job waits) and for the notice.
 
-    Without ``--requeue`` the site decides, as for any batch script.
+    Without ``--requeue`` or ``--no-requeue`` the site decides, as for any batch script.
     """
     if not spec.goes_on:
-        return (("no-requeue", ""),) if spec.alone else ()
+        return (("no-requeue", ""),) if spec.alone or spec.requeue is False else ()
     requeue = "requeue" if spec.goes_on == "requeue" else "no-requeue"
     return ((requeue, ""), ("signal", f"B:USR2@{spec.notice}"))
 

@@ -83,7 +83,7 @@ def _words(option: Option, spec: JobSpec, plain: JobSpec, with_values: bool) -> 
     if value == getattr(plain, option.field):
         return
     if option.kind == "switch":
-        yield option_name
+        yield option_name if value else f"--no-{option.name}"
     elif option.kind == "list":
         for element in value:
             yield from (option_name, element if isinstance(element, str) else f"{element[0]}={element[1]:g}")

@@ -300,3 +300,11 @@ def test_sbatch_gets_the_range_with_spares_and_the_least_time() -> None:
     assert requested == ["nodes=2-5", "time=10:00:00", "time-min=01:00:00"]
     assert (created.orders.nodes, created.orders.min_nodes, created.orders.elastic) == (4, 1, False)
     assert created.orders.survival.requeue == "chain"
+
+
+@pytest.mark.parametrize("requeue, is_ignored", [(None, False), (False, False), (True, True)])
+def test_a_local_run_ignores_a_request_to_go_on_and_nothing_else(
+    requeue: bool | None, is_ignored: bool
+) -> None:
+    notices = planned(slurm=False, cluster="local", requeue=requeue).notices
+    assert any("--requeue is ignored" in notice for notice in notices) == is_ignored

@@ -122,6 +122,7 @@ def test_bytes_and_control_characters_are_written_so_that_bash_reads_them() -> N
     "spec, options",
     [
         (JobSpec(("true",), HERE, preflight="quick", requeue=True, requeue_by="requeue"), "--requeue"),
+        (JobSpec(("true",), HERE, requeue=False), "--no-requeue"),
         (JobSpec(("true",), HERE, nodes=2, preflight="quick"), "--nodes 2 --preflight quick"),
         (JobSpec(("true",), HERE, time=120, notice=60, requeue_by="chain"), "--time 2m --requeue-by chain"),
     ],
