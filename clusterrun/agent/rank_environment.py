@@ -33,9 +33,9 @@ _MISLEADING = frozenset(
 )
 
 
-# A prime number of ports, so that each byte of a run id counts.
 # NCCL's RAS service listens on each node. NCCL's default port is shared (SO_REUSEPORT), so another run on the
-# node may answer there. These ports are below Linux's usual range of ephemeral ports.
+# node may answer. These ports are below the usual range of ephemeral ports. Their number is prime,
+# so that each byte of a run id counts.
 FIRST_RAS_PORT, RAS_PORTS = 20000, 7919
 _WANDB = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -114,12 +113,14 @@ def of_the_allocation(values: dict[str, Setting], explicit: set[str]) -> dict[st
 
 def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
     from clusterrun.cli.follow_run import follow_to_end
+    from clusterrun.local.processes import send
     from clusterrun.operations.interactive import begin
 
     interrupt_at_signals()
     record = begin(spec, explicit, context, say, standard_input.files(spec))
+    # The coordinator asks Slurm for the reason of the signal.
     for number in PASSED_ON:
-        signal.signal(number, partial(_pass_on, record.process))
+        signal.signal(number, lambda number, _: send(record.process, number))
     say(f"run {record.run_id}\n{_description(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
     code = follow_to_end(context, record, True, partial(_interrupted, context, record))
     if code != ExitCode.FAILED:
@@ -133,15 +134,6 @@ def interrupt_at_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
-
-
-def _pass_on(process: str, number: int, _: Any) -> None:
-    """Send a signal to the coordinator ``process``, which asks Slurm for its reason."""
-    from clusterrun.local.processes import alive
-
-    if alive(process):
-        with suppress(ProcessLookupError):
-            os.kill(int(process.partition(".")[0]), number)
 
 
 def _interrupted(context: Context, record: RunRecord, *_: str) -> int:

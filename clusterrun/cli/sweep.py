@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -47,10 +47,6 @@ from clusterrun.reports.view import (
     optional,
 )
 from clusterrun.runs.sweep_records import SweepRecord, Sweeps
-
-if TYPE_CHECKING:
-    pass
-
 
 SWEEP = View(
     "A sweep.",

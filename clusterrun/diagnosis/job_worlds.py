@@ -341,16 +341,18 @@ def _not_enough_seen(diagnosis: Diagnosis, ranks: Sequence[RankSnapshot], second
         return diagnosis
     places = {rank.location.line for rank in ranks}
     where = f"at {places.pop()}" if len(places) == 1 and "" not in places else "in the same lines"
-    verdict, remedy = Verdict.UNDETERMINED, "does their output grow? If not, what do these lines wait for?"
-    message = f"not enough seen: for {seconds:.0f} s each look found all {len(ranks)} ranks {where}"
-    if works:
-        message += ", outside of collectives: they compute there, or wait in a busy loop, as MPI does"
-    elif all(rank.stacks.loop for rank in ranks):
+    if not works and all(rank.stacks.loop for rank in ranks):
         verdict, remedy = Verdict.WAITING, LOOP_REMEDY
         message = f"all {len(ranks)} ranks have waited for {seconds:.0f} s in a loop {where}, "
         message += "and its condition stays true"
     else:
-        message += ", outside of collectives: they poll there, or pause between steps"
+        does = "poll there, or pause between steps"
+        if works:
+            does = "compute there, or wait in a busy loop, as MPI does"
+        verdict = Verdict.UNDETERMINED
+        message = f"not enough seen: for {seconds:.0f} s each look found all {len(ranks)} ranks {where}, "
+        message += f"outside of collectives: they {does}"
+        remedy = "does their output grow? If not, what do these lines wait for?"
     whys = {rank.rank: f"on {rank.node}: {reason(rank).why}" for rank in ranks}
     lines = [f"{ranks_in_words(members)} {why}" for why, members in RankVote(whys).sides[:MOST]]
     evidence = (*diagnosis.evidence, *lines)

@@ -34,6 +34,13 @@ def alive(job_id: str) -> bool:
     return pid.isdecimal() and identity(int(pid)) == job_id
 
 
+def send(job_id: str, number: int) -> None:
+    """Send a signal to the process, if it lives."""
+    if alive(job_id):
+        with suppress(ProcessLookupError):
+            os.kill(int(job_id.partition(".")[0]), number)
+
+
 def end(
     job_id: str, clock: Clock, limit: float = END_SECONDS, slow: Callable[[], None] = lambda: None
 ) -> bool:
@@ -53,9 +60,7 @@ def end(
 def _gone_after(job_id: str, clock: Clock, limit: float, *signals: signal.Signals) -> bool:
     until = clock.monotonic() + limit
     for number in signals:
-        if alive(job_id):
-            with suppress(ProcessLookupError):
-                os.kill(int(job_id.partition(".")[0]), number)
+        send(job_id, number)
     while alive(job_id):
         if clock.monotonic() > until:
             return False

@@ -29,6 +29,9 @@ _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 # Places in which the shell reads a name without a dollar sign, such as an index of an array.
 _ARITHMETIC = re.compile(r"\$\(\(.*?\)\)|\$\{\w+\[[^]@*]+\]|\$\{[\w@*[\]]+:(?![-+?=])[^}]*\}", re.DOTALL)
+# ``set -e``, and ``set +e``.
+_ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
+_NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")
 SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
 END_IS_REPORTED = "clusterrun reports the end of the run"
 
@@ -43,10 +46,6 @@ class TrainingKind(IntEnum):
     PYTHON = 2
     # A launcher starts it: it has several processes.
     LAUNCHED = 3
-
-
-_ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
-_NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")
 
 
 @frozen

@@ -94,9 +94,9 @@ def check_input(plan: Plan) -> None:
     """Refuse arguments that a shell ignores, an empty standard input, and an unreadable input file."""
     spec, call = plan.spec, interpreter_call(plan.spec.command)
     if call and not call.is_python and call.arguments and _IGNORES_ARGUMENTS.match(call.code):
-        words = shlex.join(call.arguments)
-        problem = f"the program would not get {words}: the code behind bash -c reads no arguments"
-        raise BadInput(problem, f"write them into the code, or: clusterrun convert SCRIPT {words}")
+        arguments = shlex.join(call.arguments)
+        problem = f"the program would not get {arguments}: the code behind bash -c reads no arguments"
+        raise BadInput(problem, f"write them into the code, or: clusterrun convert SCRIPT {arguments}")
     if not spec.input and reads_input(spec.command):
         problem = f"{shlex.join(spec.command)} would read from standard input, and ranks have none"
         raise BadInput(

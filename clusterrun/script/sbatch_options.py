@@ -53,8 +53,8 @@ def _by_setting(entries: Sequence[str], option: str) -> dict[str, Option]:
         by_setting[row.setting] = (key, f"{before}{separator}{value}" if separator and before else value)
     if refusals:
         *others, (remedy, problems) = refusals.items()
-        texts = [f"{'; '.join(seen)}\n{advice}" for advice, seen in others]
-        raise BadInput("\n".join((*texts, "; ".join(problems))), remedy)
+        earlier = ["; ".join(problems_before) + f"\n{advice}" for advice, problems_before in others]
+        raise BadInput("\n".join((*earlier, "; ".join(problems))), remedy)
     return by_setting
 
 

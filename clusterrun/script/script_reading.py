@@ -290,7 +290,7 @@ def _remote_text(names: tuple[str, ...]) -> str:
 
 def _block_that_trains(scope: Scope, statement: Statement) -> Reading | None:
     """Return the block of a loop, a condition or a group in which a command trains; None if there is none."""
-    if scope.depth >= _MOST_DEPTH:
+    if scope.depth >= _MOST_DEPTH or not statement.bodies:
         return None
     is_sweep = bool(statement.loop_values) and not reason_against_sweep(statement)
     loop = {statement.loop: f"{{{statement.loop}}}"} if is_sweep else {}
