@@ -16,7 +16,7 @@ from pathlib import Path
 from clusterrun.lab.lab import Lab
 from clusterrun.lab.spec import LabSpec
 from clusterrun.slurm import queries
-from clusterrun.slurm.queries import QUERY_ENVIRONMENT
+from clusterrun.slurm.queries import QUERY_ENVIRONMENT, Query
 from tests.slurm_versions import releases
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -70,17 +70,19 @@ def record(version: str, slurm: str) -> None:
         ask(lab, "scontrol", "release", ",".join(ended))
         until("the job runs", lambda: "RUNNING" in ask(lab, "squeue", "-hn", "running", "-o", "%T"))
         until("the accounting has heard of every end", lambda: has_heard(lab, "End", ended))
-        questions = {
-            "squeue": (queries.JOBS, queries.jobs_argv(0, MARK)),
-            "sinfo": (queries.PARTITIONS, queries.partitions_argv(MARK)),
-            "sacct": (queries.FINISHED, queries.finished_argv(ended, MARK)),
-            "energy": (queries.ENERGY, queries.energy_argv(ended, "now-1days", "now", MARK)),
+        jobs = f"--jobs={','.join(ended)}"
+        times = ("--starttime=now-1days", "--endtime=now")
+        questions: dict[str, tuple[Query, tuple[str, ...]]] = {
+            "squeue": (queries.JOBS, ("--user=0", "--states=all")),
+            "sinfo": (queries.PARTITIONS, ()),
+            "sacct": (queries.FINISHED, (jobs,)),
+            "energy": (queries.ENERGY, ("--duplicates", jobs, *times)),
         }
         folder = RECORDED / short(version)
         folder.mkdir(exist_ok=True)
-        for name, (_, argv) in questions.items():
-            (folder / f"{name}.txt").write_text(ask(lab, *argv))
-        columns = {name: [field.column for field in fields] for name, (fields, _) in questions.items()}
+        for name, (query, options) in questions.items():
+            (folder / f"{name}.txt").write_text(ask(lab, *query.argv(MARK, *options)))
+        columns = {name: [field.column for field in query.fields] for name, (query, _) in questions.items()}
         (folder / "columns.json").write_text(json.dumps(columns, indent=1) + "\n")
         print(f"recorded Slurm {version} into {folder}")
     finally:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterrun import system
 from clusterrun.model.contract import KILL_WAIT_SECONDS
@@ -18,7 +18,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.model.phrases import some_of
 from clusterrun.slurm import queries, sbatch_errors
-from clusterrun.slurm.queries import GpuRow, JobRow, NodeRow, PartitionOffer, QueueRow, ReservationRow
+from clusterrun.slurm.queries import GpuRow, JobRow, NodeRow, PartitionOffer, Query, QueueRow, ReservationRow
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class SlurmClient:
 
     def jobs(self) -> tuple[JobRow, ...]:
         """Return this user's jobs from one query. Slurm remembers ended jobs for some minutes."""
-        mark = _mark()
-        return queries.read_jobs(self._ask(queries.jobs_argv(self._user, mark)), mark)
+        rows = self._rows(queries.JOBS, f"--user={self._user}", "--states=all")
+        return tuple(JobRow(**cells) for cells in rows)
 
     def allocation(self, job_id: str) -> Allocation:
         """Return the nodes and GPUs of a running job.
@@ -158,8 +158,7 @@ class SlurmClient:
 
     def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
         """Return the accounting's rows for ``job_ids``; none if the site has no accounting."""
-        mark = _mark()
-        return self._account(queries.finished_argv(job_ids, mark), mark) if job_ids else ()
+        return self._account(f"--jobs={','.join(job_ids)}") if job_ids else ()
 
     def energy(self, job_ids: Sequence[str], since: float, until: float) -> int | None:
         """Return the joules that ``job_ids`` consumed; None if the site measures none.
@@ -172,35 +171,36 @@ class SlurmClient:
             return None
         mark = _mark()
         began, ended = (round(self._clock.now() - moment) for moment in (since, until))
-        argv = queries.energy_argv(job_ids, _ago(began), _ago(ended), mark)
+        options = ("--duplicates", f"--jobs={','.join(job_ids)}")
+        times = (f"--starttime={_ago(began)}", f"--endtime={_ago(ended)}")
+        argv = queries.ENERGY.argv(mark, *options, *times)
         try:
             completed = self._run(argv, ENERGY_SECONDS, env=self._environment)
-            return queries.read_energy(completed.out, job_ids, mark) if completed.code == 0 else None
+            if completed.code != 0:
+                return None
+            return queries.joules_of_jobs(queries.ENERGY.rows(completed.out, mark), job_ids)
         except (system.ProgramMissing, system.ProgramTimeout, SchedulerError):
             return None
 
     def find(self, token: str) -> str:
         """Return the id of this user's job or array whose comment holds ``token``; '' if there is none."""
-        mark = _mark()
         job_id = _found(self.jobs(), token)
         if job_id:
             return job_id
         try:
-            return _found(self._account(queries.week_argv(self._user, mark), mark), token)
+            return _found(self._account(f"--user={self._user}", "--starttime=now-7days"), token)
         except SchedulerError:
             return ""  # the queue has answered, and it knows recent jobs
 
     def partitions(self) -> tuple[PartitionOffer, ...]:
-        mark = _mark()
-        return queries.read_partitions(self._ask(queries.partitions_argv(mark)), mark)
+        return queries.partition_offers(self._rows(queries.PARTITIONS))
 
     def queue(self) -> tuple[QueueRow, ...]:
         """Return the running and waiting jobs of all users that Slurm shows to this user.
 
         Raises as ``jobs`` does.
         """
-        mark = _mark()
-        return queries.read_queue(self._ask(queries.queue_argv(mark)), mark)
+        return queries.queue_rows(self._rows(queries.QUEUE))
 
     def reservations(self) -> tuple[ReservationRow, ...]:
         """Return the reservations that Slurm shows to this user. Raises as ``jobs`` does."""
@@ -208,12 +208,11 @@ class SlurmClient:
 
     def nodes(self) -> tuple[NodeRow, ...]:
         """Return one row per node and partition. Raises as ``jobs`` does."""
-        mark = _mark()
-        return queries.read_nodes(self._ask(queries.nodes_argv(mark)), mark)
+        return tuple(NodeRow(**cells) for cells in self._rows(queries.NODES))
 
     def gpus(self) -> tuple[GpuRow, ...]:
         """Return a row per node, partition and type of GPU. Raises as ``jobs`` does."""
-        return queries.read_gpus(self._ask(queries.gpus_argv()))
+        return queries.read_gpus(self._ask(queries.GPUS_ARGV))
 
     def cluster_name(self) -> str:
         """Return the cluster's name; ``slurm`` if it cannot be read in time."""
@@ -363,9 +362,16 @@ class SlurmClient:
         if completed.code != 0 and other_messages:
             raise _failure("scancel", "\n".join(other_messages))
 
-    def _account(self, argv: Sequence[str], mark: str) -> tuple[JobRow, ...]:
+    def _account(self, *options: str) -> tuple[JobRow, ...]:
+        """Return the accounting's rows; none if the site has no accounting.
+
+        The newest row of a requeued job comes last.
+        """
+        mark = _mark()
         try:
-            completed = self._run(argv, ANSWER_SECONDS, env=self._environment)
+            completed = self._run(
+                queries.FINISHED.argv(mark, *options), ANSWER_SECONDS, env=self._environment
+            )
         except system.ProgramMissing:
             return ()
         except system.ProgramTimeout as error:
@@ -374,7 +380,7 @@ class SlurmClient:
             if "accounting storage is disabled" in completed.err.lower():
                 return ()
             raise SchedulerError(f"sacct failed: {sbatch_errors.words(completed.err)}", "see man sacct")
-        return queries.read_finished(completed.out, mark)
+        return tuple(JobRow(**cells) for cells in queries.FINISHED.rows(completed.out, mark))
 
     def node_reasons(self, nodes: str, partition: str = "") -> str:
         """Return which nodes are down or drained, and why, as Slurm or an administrator noted it.
@@ -388,6 +394,10 @@ class SlurmClient:
         except SchedulerError:
             return ""
         return reasons.removeprefix(f"{nodes}: ")
+
+    def _rows(self, query: Query, *options: str) -> Iterator[dict[str, Any]]:
+        mark = _mark()
+        return query.rows(self._ask(query.argv(mark, *options)), mark)
 
     def _ask(self, argv: Sequence[str]) -> str:
         completed = self._tried(argv)

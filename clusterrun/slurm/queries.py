@@ -8,7 +8,7 @@ comment cannot forge a cell or a row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from clusterrun.model.errors import SchedulerError
@@ -41,6 +41,55 @@ class Field:
     name: str  # name in the row
     column: str  # Slurm's name
     read: Callable[[str], Any]  # parser of a cell
+
+
+@frozen
+class Query:
+    """A command of Slurm, and the columns of the rows that it prints."""
+
+    command: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+    def argv(self, mark: str, *options: str) -> tuple[str, ...]:
+        """Return the command. A mark opens every row, since a cell may be empty or contain line breaks."""
+        columns = mark.join(field.column for field in self.fields)
+        return (*self.command, *options, f"--format=[{mark}]{columns}")
+
+    def rows(self, out: str, mark: str) -> Iterator[dict[str, Any]]:
+        """Yield the cells of each row by name. Raise ``SchedulerError`` for text that cannot be parsed."""
+        for row in self._texts_of_rows(out, mark):
+            cells = row.removesuffix("\n").split(mark)
+            if len(cells) != len(self.fields):
+                raise _unreadable(row, f"{len(cells)} cells instead of {len(self.fields)}")
+            yield {field.name: field.read(cell) for field, cell in zip(self.fields, cells)}
+
+    def _texts_of_rows(self, out: str, mark: str) -> list[str]:
+        before, *rows = out.split(f"[{mark}]")
+        if before.strip() and not rows:  # output of a site's wrapper before the rows
+            raise _unreadable(before, "text before the first row")
+        return rows
+
+
+class AccountingQuery(Query):
+    """A query of ``sacct``, which cannot open a row with a mark. A row ends after all its cells."""
+
+    def argv(self, mark: str, *options: str) -> tuple[str, ...]:
+        columns = ",".join(field.column for field in self.fields)
+        return (*self.command, *options, f"--delimiter={mark}", f"--format={columns}")
+
+    def _texts_of_rows(self, out: str, mark: str) -> list[str]:
+        """Split the rows.
+
+        Free text may contain line breaks. Before the last cell marks are missing, so the row continues. After
+        the last cell no mark follows a line break in text, because nobody can know the mark.
+        """
+        rows: list[str] = []
+        for line in out.splitlines(keepends=True):
+            if not rows or (rows[-1].count(mark) >= len(self.fields) - 1 and mark in line):
+                rows.append(line)
+            else:
+                rows[-1] += line
+        return rows
 
 
 @frozen
@@ -179,67 +228,116 @@ def gpus_by_type(cell: str) -> dict[str, int]:
     return counts
 
 
-JOBS = (
-    Field("job_id", "%i", text_of),
-    Field("word", "%T", text_of),
-    Field("nodelist", "%N", text_of),
-    Field("nodes", "%D", number_of),
-    Field("start", "%S", moment_of),
-    Field("end", "%e", moment_of),
-    Field("reason", "%r", text_of),
-    Field("command", "%o", text_of),
-    Field("name", "%j", str),
-    Field("comment", "%k", text_of),
+JOBS = Query(
+    ("squeue", "--noheader"),
+    (
+        Field("job_id", "%i", text_of),
+        Field("word", "%T", text_of),
+        Field("nodelist", "%N", text_of),
+        Field("nodes", "%D", number_of),
+        Field("start", "%S", moment_of),
+        Field("end", "%e", moment_of),
+        Field("reason", "%r", text_of),
+        Field("command", "%o", text_of),
+        Field("name", "%j", str),
+        Field("comment", "%k", text_of),
+    ),
 )
-FINISHED = (
-    Field("job_id", "JobID", text_of),
-    Field("word", "State", text_of),
-    Field("nodelist", "NodeList", text_of),
-    Field("nodes", "NNodes", number_of),
-    Field("start", "Start", moment_of),
-    Field("end", "End", moment_of),
-    Field("exit_code", "ExitCode", exit_code_of),
-    Field("reason", "Reason", text_of),
-    Field("name", "JobName", str),
-    Field("comment", "Comment", text_of),
+QUEUE = Query(
+    ("squeue", "--noheader"),
+    (
+        Field("word", "%T", text_of),
+        Field("partition", "%P", text_of),
+        Field("nodelist", "%N", text_of),
+        Field("planned_nodes", "%Y", text_of),
+        Field("start", "%S", moment_of),
+        Field("end", "%e", moment_of),
+    ),
 )
-ENERGY = (Field("job_id", "JobID", text_of), Field("joules", "ConsumedEnergyRaw", joules_of))
-PARTITIONS = (
-    Field("name", "%R", text_of),
-    Field("default", "%P", lambda cell: cell.endswith("*")),
-    Field("available", "%a", text_of),
-    Field("time_limit", "%l", text_of),
-    Field("nodes", "%D", number_of),
-    Field("cpus", "%c", number_of),
-    Field("memory", "%m", number_of),
-    Field("gpus", "%G", gpu_count),
+NODES = Query(
+    ("sinfo", "--noheader", "--Node", "--exact"),
+    (
+        Field("name", "%n", text_of),
+        Field("partition", "%R", text_of),
+        Field("state", "%T", text_of),
+        Field("gpus", "%G", gpu_count),
+    ),
 )
-
-
-QUEUE = (
-    Field("word", "%T", text_of),
-    Field("partition", "%P", text_of),
-    Field("nodelist", "%N", text_of),
-    Field("planned_nodes", "%Y", text_of),
-    Field("start", "%S", moment_of),
-    Field("end", "%e", moment_of),
+PARTITIONS = Query(
+    ("sinfo", "--noheader", "--exact"),
+    (
+        Field("name", "%R", text_of),
+        Field("default", "%P", lambda cell: cell.endswith("*")),
+        Field("available", "%a", text_of),
+        Field("time_limit", "%l", text_of),
+        Field("nodes", "%D", number_of),
+        Field("cpus", "%c", number_of),
+        Field("memory", "%m", number_of),
+        Field("gpus", "%G", gpu_count),
+    ),
 )
-NODES = (
-    Field("name", "%n", text_of),
-    Field("partition", "%R", text_of),
-    Field("state", "%T", text_of),
-    Field("gpus", "%G", gpu_count),
+_SACCT = ("sacct", "--noheader", "--allocations", "--parsable2")
+FINISHED = AccountingQuery(
+    _SACCT,
+    (
+        Field("job_id", "JobID", text_of),
+        Field("word", "State", text_of),
+        Field("nodelist", "NodeList", text_of),
+        Field("nodes", "NNodes", number_of),
+        Field("start", "Start", moment_of),
+        Field("end", "End", moment_of),
+        Field("exit_code", "ExitCode", exit_code_of),
+        Field("reason", "Reason", text_of),
+        Field("name", "JobName", str),
+        Field("comment", "Comment", text_of),
+    ),
+)
+ENERGY = AccountingQuery(
+    _SACCT, (Field("job_id", "JobID", text_of), Field("joules", "ConsumedEnergyRaw", joules_of))
 )
 
 
 # sinfo pads each column to its width, and knows the used GPUs only by this long format.
 _GPU_COLUMNS = ("NodeHost", "Partition", "StateLong", "Gres", "GresUsed", "Available")
 _GPU_WIDTH = 200
+GPUS_ARGV = (
+    *("sinfo", "--noheader", "--Node"),
+    "--Format=" + ",".join(f"{column}:{_GPU_WIDTH}" for column in _GPU_COLUMNS),
+)
+RESERVATIONS_ARGV = ("scontrol", "--oneliner", "show", "reservation")
 
 
-def gpus_argv() -> tuple[str, ...]:
-    columns = ",".join(f"{column}:{_GPU_WIDTH}" for column in _GPU_COLUMNS)
-    return ("sinfo", "--noheader", "--Node", f"--Format={columns}")
+def queue_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[QueueRow, ...]:
+    """Return the rows of ``QUEUE``. Slurm ends a job without a time limit one year after its start."""
+    result = []
+    for cells in rows:
+        row = QueueRow(**cells)
+        has_no_limit = row.start and row.end and row.end - row.start >= YEAR_SECONDS
+        result.append(replace(row, end=None) if has_no_limit else row)
+    return tuple(result)
+
+
+def joules_of_jobs(rows: Iterable[Mapping[str, Any]], job_ids: Sequence[str]) -> int | None:
+    """Return the joules of all ``job_ids`` from the rows of ``ENERGY``; None if any value is missing."""
+    joules, measured_jobs = 0, set()
+    for cells in rows:
+        if cells["joules"] is None:
+            return None
+        joules += cells["joules"]
+        measured_jobs.add(cells["job_id"])
+    return joules if measured_jobs == set(job_ids) else None
+
+
+def partition_offers(rows: Iterable[Mapping[str, Any]]) -> tuple[PartitionOffer, ...]:
+    """Return one value per partition: the sum of its nodes, and the size of its largest node."""
+    offers: dict[str, PartitionOffer] = {}
+    for cells in rows:
+        row = PartitionOffer(**cells, kinds=((cells["gpus"], cells["cpus"]),))
+        if earlier := offers.get(row.name):
+            most = {name: max(cells[name], getattr(earlier, name)) for name in ("cpus", "memory", "gpus")}
+            row = replace(earlier, nodes=earlier.nodes + row.nodes, kinds=earlier.kinds + row.kinds, **most)
+        offers[row.name] = row
+    return tuple(offers.values())
 
 
 def read_gpus(out: str) -> tuple[GpuRow, ...]:
@@ -259,26 +357,6 @@ def read_gpus(out: str) -> tuple[GpuRow, ...]:
     return tuple(rows)
 
 
-RESERVATIONS_ARGV = ("scontrol", "--oneliner", "show", "reservation")
-
-
-def queue_argv(mark: str) -> tuple[str, ...]:
-    return ("squeue", "--noheader", f"--format={_format(QUEUE, mark)}")
-
-
-def nodes_argv(mark: str) -> tuple[str, ...]:
-    return ("sinfo", "--noheader", "--Node", "--exact", f"--format={_format(NODES, mark)}")
-
-
-def read_queue(out: str, mark: str) -> tuple[QueueRow, ...]:
-    rows = [QueueRow(**cells) for cells in _marked_rows(QUEUE, out, mark)]
-    # Slurm writes an end one year after its start for a job without a time limit.
-    return tuple(
-        replace(row, end=None) if row.start and row.end and row.end - row.start >= YEAR_SECONDS else row
-        for row in rows
-    )
-
-
 def read_reservations(out: str) -> tuple[ReservationRow, ...]:
     """Parse the answer to ``RESERVATIONS_ARGV``. Reservations without nodes, of licences, are left out."""
     rows = []
@@ -289,113 +367,6 @@ def read_reservations(out: str) -> tuple[ReservationRow, ...]:
         if nodelist and start is not None and end is not None:
             rows.append(ReservationRow(cells.get("ReservationName", ""), nodelist, start, end))
     return tuple(rows)
-
-
-def read_nodes(out: str, mark: str) -> tuple[NodeRow, ...]:
-    return tuple(NodeRow(**cells) for cells in _marked_rows(NODES, out, mark))
-
-
-def jobs_argv(user: int, mark: str) -> tuple[str, ...]:
-    """Return the ``squeue`` command for all remembered jobs of ``user`` (a numeric id).
-
-    It includes ended jobs.
-    """
-    return ("squeue", "--noheader", f"--user={user}", "--states=all", f"--format={_format(JOBS, mark)}")
-
-
-def finished_argv(job_ids: Sequence[str], mark: str) -> tuple[str, ...]:
-    """Return the ``sacct`` command for ``job_ids``: one row per job, no steps."""
-    return (*_accounting(FINISHED, mark), f"--jobs={','.join(job_ids)}")
-
-
-def energy_argv(job_ids: Sequence[str], since: str, until: str, mark: str) -> tuple[str, ...]:
-    """Return the ``sacct`` command for the energy of ``job_ids``: one row for each start of a job."""
-    times = (f"--starttime={since}", f"--endtime={until}")
-    return (*_accounting(ENERGY, mark), "--duplicates", f"--jobs={','.join(job_ids)}", *times)
-
-
-def week_argv(user: int, mark: str) -> tuple[str, ...]:
-    """Return the ``sacct`` command for all jobs of ``user`` in the last seven days."""
-    return (*_accounting(FINISHED, mark), f"--user={user}", "--starttime=now-7days")
-
-
-def _accounting(fields: Sequence[Field], mark: str) -> tuple[str, ...]:
-    columns = ",".join(field.column for field in fields)
-    plain = ("--noheader", "--allocations", "--parsable2")
-    return ("sacct", *plain, f"--delimiter={mark}", f"--format={columns}")
-
-
-def partitions_argv(mark: str) -> tuple[str, ...]:
-    return ("sinfo", "--noheader", "--exact", f"--format={_format(PARTITIONS, mark)}")
-
-
-def read_jobs(out: str, mark: str) -> tuple[JobRow, ...]:
-    """Parse the answer to ``jobs_argv``. Raises ``SchedulerError`` with the text that cannot be parsed."""
-    return tuple(JobRow(**cells) for cells in _marked_rows(JOBS, out, mark))
-
-
-def read_finished(out: str, mark: str) -> tuple[JobRow, ...]:
-    """Parse the answer to ``finished_argv``. The newest row of a requeued job comes last."""
-    return tuple(JobRow(**cells) for cells in _counted_rows(FINISHED, out, mark))
-
-
-def read_energy(out: str, job_ids: Sequence[str], mark: str) -> int | None:
-    """Return the joules of all ``job_ids`` from the answer to ``energy_argv``.
-
-    None if any value is missing.
-    """
-    rows = list(_counted_rows(ENERGY, out, mark))
-    measured: list[int | None] = [row["joules"] for row in rows]
-    values = [joules for joules in measured if joules is not None]
-    is_complete = len(values) == len(rows) and {row["job_id"] for row in rows} == set(job_ids)
-    return sum(values) if is_complete else None
-
-
-def read_partitions(out: str, mark: str) -> tuple[PartitionOffer, ...]:
-    """Return one value per partition: the sum of its nodes, and the size of its largest node."""
-    offers: dict[str, PartitionOffer] = {}
-    for cells in _marked_rows(PARTITIONS, out, mark):
-        row = PartitionOffer(**cells, kinds=((cells["gpus"], cells["cpus"]),))
-        if earlier := offers.get(row.name):
-            most = {name: max(cells[name], getattr(earlier, name)) for name in ("cpus", "memory", "gpus")}
-            row = replace(earlier, nodes=earlier.nodes + row.nodes, kinds=earlier.kinds + row.kinds, **most)
-        offers[row.name] = row
-    return tuple(offers.values())
-
-
-def _format(fields: Sequence[Field], mark: str) -> str:
-    """Return the format option. A mark opens every row, since a cell may be empty or contain line breaks."""
-    return f"[{mark}]" + mark.join(field.column for field in fields)
-
-
-def _marked_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[str, Any]]:
-    before, *rows = out.split(f"[{mark}]")
-    if before.strip() and not rows:  # output of a site's wrapper before the rows
-        raise _unreadable(before, "text before the first row")
-    for row in rows:
-        yield _cells(fields, row.removesuffix("\n").split(mark), row)
-
-
-def _counted_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[str, Any]]:
-    """Yield the rows of ``sacct``, which cannot open a row with a mark. A row ends after all its cells.
-
-    Free text may contain line breaks. Before the last cell marks are missing, so the row continues. After
-    the last cell no mark follows a line break in text, because nobody can know the mark.
-    """
-    rows: list[str] = []
-    for line in out.splitlines(keepends=True):
-        if not rows or (rows[-1].count(mark) >= len(fields) - 1 and mark in line):
-            rows.append(line)
-        else:
-            rows[-1] += line
-    for row in rows:
-        yield _cells(fields, row.removesuffix("\n").split(mark), row)
-
-
-def _cells(fields: Sequence[Field], cells: Sequence[str], row: str) -> dict[str, Any]:
-    if len(cells) != len(fields):
-        raise _unreadable(row, f"{len(cells)} cells instead of {len(fields)}")
-    return {field.name: field.read(cell) for field, cell in zip(fields, cells)}
 
 
 def _unreadable(line: str, why: str) -> SchedulerError:

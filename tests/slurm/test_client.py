@@ -523,5 +523,5 @@ def test_energy_is_requested_if_slurm_measures_it(tmp_path: Path, line: str, req
     now = PushedClock().now()
     assert slurm.energy(["23"], now - 60, now + 9) is None
     times = ["--starttime=now-60seconds", "--endtime=now"]
-    assert [(argv[0], list(argv[-2:])) for argv in programs.asked] == [("sacct", times)] * requested
+    assert [(argv[0], list(argv[-4:-2])) for argv in programs.asked] == [("sacct", times)] * requested
     assert slurm.energy([], now, now) is None

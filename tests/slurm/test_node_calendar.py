@@ -14,10 +14,7 @@ from clusterrun.slurm.queries import (
     NodeRow,
     QueueRow,
     ReservationRow,
-    nodes_argv,
-    queue_argv,
-    read_nodes,
-    read_queue,
+    queue_rows,
     read_reservations,
 )
 
@@ -112,12 +109,12 @@ def test_limits_are_read_as_sinfo_writes_them() -> None:
 
 def test_question_and_answer_are_of_the_same_columns() -> None:
     mark = "<m>"
-    for fields, argv in ((QUEUE, queue_argv(mark)), (NODES, nodes_argv(mark))):
-        assert all(field.column in argv[-1] for field in fields)
+    for query in (QUEUE, NODES):
+        assert all(field.column in query.argv(mark)[-1] for field in query.fields)
     message = (
         "[<m>]PENDING<m>big<m><m>n[1-4]<m>2200<m>5800\n[<m>]RUNNING<m>big<m>n[1-2]<m>(null)<m>0<m>2200\n"
     )
-    assert read_queue(message, mark) == (PLANNED, RUNNING)
+    assert queue_rows(QUEUE.rows(message, mark)) == (PLANNED, RUNNING)
     endless = f"[<m>]RUNNING<m>big<m>n[1-2]<m>(null)<m>10<m>{10 + 365 * 86400}\n"
-    assert read_queue(endless, mark) == (replace(RUNNING, start=10.0, end=None),)
-    assert read_nodes("[<m>]n1<m>big<m>idle<m>gpu:8\n", mark) == (FOUR[0],)
+    assert queue_rows(QUEUE.rows(endless, mark)) == (replace(RUNNING, start=10.0, end=None),)
+    assert [NodeRow(**cells) for cells in NODES.rows("[<m>]n1<m>big<m>idle<m>gpu:8\n", mark)] == [FOUR[0]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clusterrun.model.errors import SchedulerError
 from clusterrun.model.states import State
 from clusterrun.slurm import queries
-from clusterrun.slurm.queries import Field, JobRow, PartitionOffer
+from clusterrun.slurm.queries import AccountingQuery, Field, JobRow, PartitionOffer, Query
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 VERSIONS = sorted(path.parent.name for path in RECORDED.glob("*/squeue.txt"))
@@ -25,6 +25,10 @@ def recorded(version: str, program: str) -> str:
     return (RECORDED / version / f"{program}.txt").read_text()
 
 
+def read(query: Query, out: str, mark: str = MARK) -> tuple[JobRow, ...]:
+    return tuple(JobRow(**cells) for cells in query.rows(out, mark))
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_recorded_release_has_every_requested_column(version: str) -> None:
     requested = {
@@ -33,7 +37,7 @@ def test_each_recorded_release_has_every_requested_column(version: str) -> None:
         "sacct": queries.FINISHED,
         "energy": queries.ENERGY,
     }
-    columns = {program: [field.column for field in fields] for program, fields in requested.items()}
+    columns = {program: [field.column for field in query.fields] for program, query in requested.items()}
     assert json.loads((RECORDED / version / "columns.json").read_text()) == columns, "run `make recordings`"
 
 
@@ -61,14 +65,14 @@ EVERYWHERE: dict[str, Row] = {
 def test_squeue_of_each_release_is_read_row_by_row_whatever_names_and_comments_hold(
     version: str, signal: str, toobig: Row
 ) -> None:
-    rows = queries.read_jobs(recorded(version, "squeue"), MARK)
+    rows = read(queries.JOBS, recorded(version, "squeue"))
     cells = {row.name: (row.state, row.reason, row.nodes, row.comment) for row in rows}
     assert cells == {**EVERYWHERE, "sig": (State.FAILED, signal, 1, ""), "toobig": toobig}
     assert all(row.job_id.isdecimal() for row in rows)
 
 
 def test_a_job_has_its_nodes_and_times_as_soon_as_slurm_has_them() -> None:
-    rows = {row.name: row for row in queries.read_jobs(recorded("22.05", "squeue"), MARK)}
+    rows = {row.name: row for row in read(queries.JOBS, recorded("22.05", "squeue"))}
     running, failed, later, held = (rows[name] for name in ("running", "failed", "later", EVIL))
     assert (running.nodelist, failed.nodelist[:1], later.nodelist, held.nodelist) == (
         "n[0001-0002]",
@@ -88,7 +92,7 @@ def test_a_job_has_its_nodes_and_times_as_soon_as_slurm_has_them() -> None:
 def test_the_accounting_of_each_release_is_read_with_exit_codes_and_signals(
     version: str, reason: str
 ) -> None:
-    rows = queries.read_finished(recorded(version, "sacct"), MARK)
+    rows = read(queries.FINISHED, recorded(version, "sacct"))
     assert [(row.name, row.state, row.exit_code, row.reason, row.nodelist[:3]) for row in rows] == [
         ("two\nlines", State.COMPLETED, 0, reason, "n00"),
         ("failed", State.FAILED, 7, reason, "n00"),
@@ -102,7 +106,7 @@ def test_the_energy_of_jobs_is_unknown_on_releases_without_it(version: str) -> N
     message = recorded(version, "energy")
     job_ids = [line.partition(MARK)[0] for line in message.splitlines()]
     assert (len(job_ids), all(map(str.isdecimal, job_ids))) == (3, True)
-    assert queries.read_energy(message, job_ids, MARK) is None
+    assert queries.joules_of_jobs(queries.ENERGY.rows(message, MARK), job_ids) is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,7 @@ def test_a_row_is_parsed_by_its_columns(word: str, reason: str, state: State, me
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_sinfo_of_each_release_gives_the_partitions_offer(version: str) -> None:
-    (partition,) = queries.read_partitions(recorded(version, "sinfo"), MARK)
+    (partition,) = queries.partition_offers(queries.PARTITIONS.rows(recorded(version, "sinfo"), MARK))
     assert partition == PartitionOffer(
         name="debug",
         default=True,
@@ -147,41 +151,40 @@ def test_rows_of_one_partition_add_their_nodes_and_keep_the_largest_node() -> No
         "[M]bigMbigMupM1-00:00:00M2M16M64000Mgpu:4\n",
         "[M]bigMbigMupM1-00:00:00M3M128M128000+Mgpu:a100:8(S:0-1)\n",
     )
-    assert queries.read_partitions("".join(kinds), "M") == (
+    assert queries.partition_offers(queries.PARTITIONS.rows("".join(kinds), "M")) == (
         PartitionOffer("big", "up", False, "1-00:00:00", 5, 128, 128000, 8, kinds=((4, 16), (8, 128))),
     )
 
 
 def test_text_of_a_wrapper_is_no_row_and_alone_it_is_no_answer() -> None:
     out = recorded("22.05", "squeue")
-    message = queries.read_jobs(f"*** 3000 core-hours left ***\n{out}Thank you for using squeue\n", MARK)
-    assert [row.job_id for row in message] == [row.job_id for row in queries.read_jobs(out, MARK)]
+    message = read(queries.JOBS, f"*** 3000 core-hours left ***\n{out}Thank you for using squeue\n")
+    assert [row.job_id for row in message] == [row.job_id for row in read(queries.JOBS, out)]
     with pytest.raises(SchedulerError, match="text before the first row"):
-        queries.read_jobs("*** 3000 core-hours left ***\n", MARK)
+        read(queries.JOBS, "*** 3000 core-hours left ***\n")
 
 
 def test_an_empty_answer_is_no_job() -> None:
-    assert queries.read_jobs("", MARK) == ()
+    assert read(queries.JOBS, "") == ()
 
 
-def test_the_requested_columns_are_the_columns_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    for fields in ("JOBS", "FINISHED", "PARTITIONS"):
-        monkeypatch.setattr(queries, fields, getattr(queries, fields)[:3])
-    assert queries.jobs_argv(1000, "@")[-1] == "--format=[@]%i@%T@%N"
-    assert queries.partitions_argv("@")[-1] == "--format=[@]%R@%P@%a"
-    assert queries.finished_argv(("1", "2"), "@")[-3:] == (
-        "--delimiter=@",
-        "--format=JobID,State,NodeList",
-        "--jobs=1,2",
-    )
+def test_the_requested_columns_are_the_columns_that_are_read() -> None:
+    fields = (Field("job_id", "%i", queries.text_of), Field("word", "%T", queries.text_of))
+    query = Query(("squeue", "--noheader"), fields)
+    assert query.argv("@", "--me") == ("squeue", "--noheader", "--me", "--format=[@]%i@%T")
+    assert list(query.rows("[@]1@RUNNING\n", "@")) == [{"job_id": "1", "word": "RUNNING"}]
+    accounting = AccountingQuery(("sacct",), fields)
+    assert accounting.argv("@", "--jobs=1") == ("sacct", "--jobs=1", "--delimiter=@", "--format=%i,%T")
+    assert list(accounting.rows("1@RUNNING\n", "@")) == [{"job_id": "1", "word": "RUNNING"}]
 
 
 @pytest.mark.parametrize(
-    "out", ["[<MARK>]1<MARK>RUNNING", "slurm_load_jobs error", "[<MARK>]" + "<MARK>" * len(queries.JOBS)]
+    "out",
+    ["[<MARK>]1<MARK>RUNNING", "slurm_load_jobs error", "[<MARK>]" + "<MARK>" * len(queries.JOBS.fields)],
 )
 def test_a_wrong_number_of_cells_is_an_error_that_shows_the_line(out: str) -> None:
     with pytest.raises(SchedulerError) as caught:
-        queries.read_jobs(out, MARK)
+        read(queries.JOBS, out)
     assert repr(out.removeprefix("[<MARK>]")) in caught.value.seen
 
 
@@ -199,8 +202,8 @@ def test_text_that_does_not_know_the_mark_of_its_query_cannot_forge_cells_or_row
     texts: list[tuple[str, str]],
 ) -> None:
     mark = "<3f0c9a>"
-    rows = [f"[{mark}]{cells(queries.JOBS, mark, number, *text)}" for number, text in enumerate(texts)]
-    result = queries.read_jobs("".join(rows), mark)
+    rows = [f"[{mark}]{cells(queries.JOBS.fields, mark, number, *text)}" for number, text in enumerate(texts)]
+    result = read(queries.JOBS, "".join(rows), mark)
     assert [(row.job_id, row.name, row.comment) for row in result] == [
         (str(number), name, queries.text_of(comment)) for number, (name, comment) in enumerate(texts)
     ]
@@ -209,8 +212,8 @@ def test_text_that_does_not_know_the_mark_of_its_query_cannot_forge_cells_or_row
 @given(st.lists(st.tuples(HOSTILE, HOSTILE), max_size=4))
 def test_rows_of_sacct_survive_line_breaks_in_names_and_comments(texts: list[tuple[str, str]]) -> None:
     mark = "<3f0c9a>"
-    rows = [cells(queries.FINISHED, mark, number, *text) for number, text in enumerate(texts)]
-    result = queries.read_finished("".join(rows), mark)
+    rows = [cells(queries.FINISHED.fields, mark, number, *text) for number, text in enumerate(texts)]
+    result = read(queries.FINISHED, "".join(rows), mark)
     assert [(row.job_id, row.name, row.comment) for row in result] == [
         (str(number), name, queries.text_of(comment)) for number, (name, comment) in enumerate(texts)
     ]
@@ -254,4 +257,4 @@ def test_a_number_is_the_beginning_of_a_cell(cell: str, number: int) -> None:
     ],
 )
 def test_the_energy_of_jobs_is_complete_if_every_start_was_measured(out: str, joules: int | None) -> None:
-    assert queries.read_energy(out, ["23", "24"], MARK) == joules
+    assert queries.joules_of_jobs(queries.ENERGY.rows(out, MARK), ["23", "24"]) == joules
