@@ -79,10 +79,10 @@ def _size(values: dict[str, str], launch: LaunchCommand) -> _Size:
     nodes = _nodes(values) or launch.nodes or 1
     tasks_per_node = tasks_per_node or last_number(values.get("ntasks", "")) // nodes
     allocated = nodes
-    if launch.program == "srun" and launch.total and not launch.rank_launcher:
-        # A step may take a part of the job.
-        nodes = min(nodes, launch.nodes or nodes, launch.total)
-        tasks_per_node = launch.total // nodes
+    # A step may take a part of the job.
+    if launch.program == "srun" and not launch.rank_launcher:
+        nodes = min(nodes, launch.nodes or nodes, launch.total or nodes)
+        tasks_per_node = launch.total // nodes or tasks_per_node
     elif launch.step_nodes:
         nodes = min(nodes, launch.step_nodes)
     of_step = {"gpus-per-task": launch.gpus_per_task, "gpus-per-node": launch.gpus_per_node}

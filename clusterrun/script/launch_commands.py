@@ -74,6 +74,13 @@ _LOCAL_RANK = {
 }
 
 
+# Fields that are computed from the numbers in a command line.
+SIZES = (
+    *("nodes", "per_node", "total", "gpus_per_task", "gpus_per_node", "open_sizes"),
+    *("step_nodes", "step_per_node", "step_total"),
+)
+
+
 @frozen
 class LaunchCommand:
     """A command line of a launcher. A number is 0 if an option is missing or not a number."""
@@ -399,7 +406,7 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         is_isolated=inner.is_isolated,
         python=inner.python or outer.python,
         open_sizes=inner.open_sizes,
-        step_nodes=outer.nodes if inner.rank_launcher and not inner.says_nodes else 0,
+        step_nodes=outer.nodes if inner.rank_launcher and inner.nodes in (0, outer.nodes) else 0,
         step_per_node=outer.per_node,
         step_total=outer.total,
     )

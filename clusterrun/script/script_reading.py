@@ -25,7 +25,7 @@ from clusterrun.script.batch_reading import (
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.interpreter_calls import SHELLS, inline_text, interpreter_call, shell_script, unwrapped
-from clusterrun.script.launch_commands import LaunchCommand, is_image_command, launch_in
+from clusterrun.script.launch_commands import SIZES, LaunchCommand, is_image_command, launch_in
 from clusterrun.script.program_table import TRAITS, Trait, is_tool
 from clusterrun.script.shell_source import PRINTS, Body, Command, Constant, ShellSource, Statement
 from clusterrun.script.statement_rules import IS_OTHER_BRANCH, NEEDS_ARGUMENTS, ONLY_PRINTS
@@ -229,7 +229,8 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
             names = command.names[command.names[:1] == ("exec",) :]
             if command.program in (*PRINTS, "set"):
                 continue
-            launch = _launch(names)
+            in_job = _launch(command.names_in_job[-len(names) :])
+            launch = replace(_launch(names), **{size: getattr(in_job, size) for size in SIZES})
             kind: TrainingKind | None = None
             of_launch = replace(scope, in_ranks=scope.in_ranks or launch.program != "")
             inner = _started(of_launch, launch.command, command, statement.line)

@@ -123,6 +123,8 @@ class Command:
 
     words: tuple[ShellWord, ...]
     redirections: tuple[str, ...]  # redirections, as the script has them
+    # ``names`` with the values of the job's variables, as far as they are known.
+    names_in_job: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -295,6 +297,8 @@ class ShellSource:
             if node.type in _WITH_BODIES:
                 # A loop may run again after it has set these.
                 self.constants = {name: value for name, value in before.items() if name not in sets}
+                for name in sets:
+                    self.environment.pop(name, None)
             block = self._block(node)
             is_redirected = node.type == "redirected_statement"
             redirects = [child for child in node.children[1:] if child.is_named] if is_redirected else []
@@ -405,18 +409,20 @@ class ShellSource:
         if len(values) != 1 or not isinstance(values[0], str):
             return None
 
+        text = _SWEPT.sub(SOME_VALUE, self._in_job(_OWN_FILE.sub("$0", values[0])))
+        return None if "$" in text or "`" in text else plain_text(text)
+
+    def _in_job(self, text: str) -> str:
+        """Return ``text`` with the values of the job's variables, as far as they are known."""
+
         def in_environment(match: re.Match[str]) -> str:
             name = match[1] or match[2]
             is_argument = not name.isidentifier() and name != "0"
             value = None if is_argument and self.arguments is not None else self.environment.get(name)
             return match[0] if value is None else value or match[3] or ""
 
-        text = _CALCULATED.sub(
-            lambda match: self._computed(match[0], self.environment) or match[0],
-            _OWN_FILE.sub("$0", values[0]),
-        )
-        text = _SWEPT.sub(SOME_VALUE, _SIMPLE.sub(in_environment, text))
-        return None if "$" in text or "`" in text else plain_text(text)
+        text = _CALCULATED.sub(lambda match: self._computed(match[0], self.environment) or match[0], text)
+        return _SIMPLE.sub(in_environment, text)
 
     def _follow(self, node: Node, inner: list[Node], sets: frozenset[str]) -> None:
         """Note the values of variables after a statement."""
@@ -432,6 +438,10 @@ class ShellSource:
             assignments = [part for part in inner if part.type == "variable_assignment"]
             for assignment in assignments:
                 name, value = self._assigned(assignment)
+                text = value if isinstance(value, str) else self._text(assignment).partition("=")[2]
+                in_job = self._in_job(text)
+                if value != in_job and in_job.isdecimal():
+                    self.environment[name] = in_job
                 forgotten.discard(name)
                 if value is None:
                     forgotten.add(name)
@@ -644,7 +654,8 @@ class ShellSource:
             return
         is_in_list = node.parent is not None and node.parent.type == "list"
         if is_in_list and node.type in ("declaration_command", "unset_command"):
-            yield Command(tuple(ShellWord(text, (text,)) for text in self._text(node).split(" ", 1)), ())
+            names = tuple(self._text(node).split(" ", 1))
+            yield Command(tuple(ShellWord(text, (text,)) for text in names), (), names)
             return
         if node.type == "command":
             redirections = [child for child in node.children if child.type.endswith("redirect")]
@@ -674,7 +685,9 @@ class ShellSource:
                 redirections.remove(document)
                 shell_words = [word for word in shell_words if word.text != "-"]
                 shell_words += [ShellWord("-c", ("-c",)), self._document_word(document)]
-            yield Command(_evaluated(shell_words), tuple(map(self._redirection, redirections)))
+            shell_words = _evaluated(shell_words)
+            in_job = tuple(plain_text(self._in_job(value)) for word in shell_words for value in word.values)
+            yield Command(tuple(shell_words), tuple(map(self._redirection, redirections)), in_job)
             return
         for child in node.named_children:
             yield from self._commands(child)
@@ -781,7 +794,7 @@ class ShellSource:
     def _computed(self, text: str, environment: Mapping[str, str] | None = None) -> str | None:
         """Return the value of ``$((…))`` over numbers that are known; None for another one."""
         text_by_name = {name: value for name, value in self.constants.items() if isinstance(value, str)}
-        text_by_name = {**(environment or {}), **text_by_name}
+        text_by_name = {**text_by_name, **(environment or {})}
         text = text.strip().removeprefix("$((").removesuffix("))")
         text = _IN_ARITHMETIC.sub(lambda match: text_by_name.get(match[1], "?"), text)
         if not re.fullmatch(r"[\d\s+*/%()-]+", text):
@@ -835,23 +848,23 @@ def _calculated(node: ast.expr) -> int:
     raise ValueError("no expression of whole numbers")
 
 
-def _evaluated(shell_words: list[ShellWord]) -> tuple[ShellWord, ...]:
+def _evaluated(shell_words: list[ShellWord]) -> list[ShellWord]:
     """Return the words of a command. ``eval`` reads its words once more."""
     if not shell_words or shell_words[0].values != ("eval",) or len(shell_words) < 2:
-        return tuple(shell_words)
+        return shell_words
     text = " ".join(value for word in shell_words[1:] for value in word.values)
     if text.startswith(("$", "`")):
-        return tuple(shell_words)
+        return shell_words
     try:
         values = shlex.split(text)
     except ValueError:
-        return tuple(shell_words)
+        return shell_words
     # The second reading splits what an expansion becomes.
     sources = [value if _OPEN_WORD.fullmatch(value) else f'"{value}"' for value in values]
-    return tuple(
+    return [
         ShellWord(source if "$" in value else shlex.quote(value), (value,))
         for value, source in zip(values, sources)
-    )
+    ]
 
 
 def is_launcher_text(value: Constant) -> bool:

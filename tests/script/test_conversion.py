@@ -77,6 +77,21 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ("srun python t.py *.txt", "bash -c 'exec python t.py *.txt'"),
         ("export X='$HOME'\nsrun python t.py '$HOME'", """--setup 'export X='"'"'$HOME'"'"'' t.py '$HOME'"""),
         ("FOO=1 srun python t.py", "--env FOO=1 t.py"),
+        ("#SBATCH -N4\nN=$((SLURM_NNODES * 8))\nsrun -n $N python t.py", "--nodes 4 --ranks-per-node 8 t.py"),
+        (
+            "#SBATCH -N2 --gres=gpu:4\nN=$((SLURM_GPUS_ON_NODE / 2))\n"
+            "srun torchrun --nnodes 2 --nproc_per_node $N t.py",
+            "--nodes 2 --ranks-per-node 2 --sbatch gres=gpu:4 t.py",
+        ),
+        ("#SBATCH -N4 --ntasks-per-node=2\nsrun -N 3 python t.py", "--nodes 3 --ranks-per-node 2 t.py"),
+        (
+            "#SBATCH -N4 --gres=gpu:2\nsrun -N 2 torchrun --nnodes 2 --nproc_per_node 2 t.py",
+            "--nodes 2 --gpus 2 t.py",
+        ),
+        (
+            "export S\nfor S in 1 2; do\n    python t.py\ndone",
+            "--setup 'export S' bash -c 'export S\nfor S in 1 2; do\n    python t.py\ndone'",
+        ),
         ("python prepare.py\nsrun python t.py", "--setup 'python prepare.py || :' t.py"),
         ("set -ex\npython prepare.py\nsrun python t.py", "--setup 'python prepare.py' t.py"),
         (". ~/.bashrc\nsource a\nsrun python t.py", "--setup '. ~/.bashrc || :' --setup 'source a' t.py"),
@@ -1864,7 +1879,7 @@ def test_a_variable_of_the_job_in_an_option_is_named() -> None:
 
 
 def test_an_open_number_of_ranks_with_gpus_is_a_number_of_gpus() -> None:
-    parts = converted("N=$((SLURM_NNODES * 8))\nsrun -n $N --gpus-per-task=1 python t.py").untranslated
+    parts = converted("N=$(f)\nsrun -n $N --gpus-per-task=1 python t.py").untranslated
     assert any("--gpus N" in part.reason for part in parts)
 
 
