@@ -139,6 +139,8 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
         return None
     before = scope.source.statements[: scope.source.statements.index(statement)]
     settings = [other.text for other in before if re.match(r"(?:set\s+-(?!-)|shopt\s)", other.text)]
+    if exported := statement.sets & {name for other in before for name in other.exports}:
+        settings.append(f"export {' '.join(sorted(exported))}")
     # A new shell lacks the functions of the files that the script sources.
     if any(
         name not in TRAITS or name in ACTIVATORS for name in {part.program for part in statement.commands}
