@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from clusterrun import proc
+from clusterrun.model.frozen import replace
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import outlier_findings, vote
@@ -115,57 +116,47 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     A port that ranks do not use is a warning at most. Ranks on CPUs use none, ``NCCL_IB_HCA`` may exclude a
     port, and ports for storage are slower than the other ports of their node.
     """
-    count_by_port = Counter(
-        _port(reading, name) for reading in readings.values() for name in entries(reading)
-    )
-    up_by_port = Counter(_port(reading, name) for reading in readings.values() for name in _up(reading))
-    usual_ports = {
-        port for port, count in count_by_port.items() if count > 1 and 2 * up_by_port[port] >= count
+    ports_by_node = {
+        node: [_port(reading, name) for name in entries(reading)] for node, reading in readings.items()
     }
-    # NCCL uses the ports that are among the fastest of their node wherever they are active.
-    fastest: dict[Port, bool] = {}
-    for row in readings.values():
-        rates = {_port(row, name): _gigabits(text(row, name, "rate")) for name in used(row)}
-        for port, rate in rates.items():
-            fastest[port] = fastest.get(port, False) or rate >= max(rates.values())
-    compute_ports = {port for port, is_fastest in fastest.items() if is_fastest}
-    layouts = vote(
-        {node_name: str(sorted(_port(r, name) for name in entries(r))) for node_name, r in readings.items()}
-    )
-    counts_by_port: dict[Port, dict[str, int]] = {}
-    nodes_with_port_down = set()
+    count_by_port = Counter(port for ports in ports_by_node.values() for port in ports)
+    # The rates of the active ports.
+    rates_by_node: dict[str, dict[Port, float]] = {}
+    compute_ports: set[Port] = set()
     for node, reading in readings.items():
-        is_up = set(_up(reading))
-        for name in entries(reading):
-            port = _port(reading, name)
-            if port not in usual_ports or name in is_up:
+        rates = {_port(reading, name): _gigabits(text(reading, name, "rate")) for name in _up(reading)}
+        rates_by_node[node] = rates
+        # NCCL uses the ports that are among the fastest of their node on any node.
+        used_ports = [_port(reading, name) for name in used(reading)]
+        fastest = max((rates[port] for port in used_ports), default=0.0)
+        compute_ports.update(port for port in used_ports if rates[port] == fastest)
+    layouts = vote({node: str(sorted(ports)) for node, ports in ports_by_node.items()})
+    nodes_with_port_down = set()
+    for port, count in count_by_port.items():
+        name, layer = port
+        rates_of_port = [rates[port] for rates in rates_by_node.values() if port in rates]
+        if count == 1 or 2 * len(rates_of_port) < count:
+            continue
+        # Each active port with the same link layer and at least this rate can replace it.
+        counts = {}
+        for node, rates in rates_by_node.items():
+            counts[node] = sum(
+                other[1] == layer and rate >= min(rates_of_port) for other, rate in rates.items()
+            )
+        usual_count = statistics.median_high(counts.values())
+        for node, reading in readings.items():
+            is_down = port in ports_by_node[node] and port not in rates_by_node[node]
+            if not is_down or counts[node] >= usual_count:
                 continue
-            state = text(reading, name, "state").partition(": ")[2] or "in an unknown state"
-            if port not in counts_by_port:
-                # Active ports of each node with the link layer of this port, and at least its rate.
-                rates_by_node = {
-                    node: {
-                        _port(reading, name): _gigabits(text(reading, name, "rate")) for name in _up(reading)
-                    }
-                    for node, reading in readings.items()
-                }
-                lowest = min(rates[port] for rates in rates_by_node.values() if port in rates)
-                counts_by_port[port] = {
-                    node: sum(layer == port[1] and rate >= lowest for (_, layer), rate in rates.items())
-                    for node, rates in rates_by_node.items()
-                }
-            counts = counts_by_port[port]
-            if counts[node] >= statistics.median_high(counts.values()):
-                continue
-            message = f"port {name} is {state}, and active on the other nodes"
             is_needed = port in compute_ports and entries(reading, name).get("used") is not False
             if is_needed and node not in layouts.outliers:
                 nodes_with_port_down.add(node)
             # If the port is up on half the nodes, those may have an additional cable.
-            is_usual = 2 * up_by_port[port] > count_by_port[port]
+            is_usual = 2 * len(rates_of_port) > count
             has_failed = node in nodes_with_port_down and is_needed and is_usual and request.gpus
-            grade = Grade.FAIL if has_failed else Grade.WARN
-            yield node, Finding(NAME, grade, message, _CABLE)
+            state = text(reading, name, "state").partition(": ")[2] or "in an unknown state"
+            message = f"port {name} is {state}, and active on the other nodes"
+            yield node, Finding(NAME, Grade.FAIL if has_failed else Grade.WARN, message, _CABLE)
     yield from _few_ports(request, readings, compute_ports, nodes_with_port_down)
     yield from _slow(readings)
     yield from _link_errors(readings, chosen(request.limits)["link_errors"])
@@ -179,25 +170,23 @@ def _few_ports(
     A node with more ports than the others is healthy. Storage ports do not count, nor do ports that NCCL's
     variables exclude. A node with ports of another rate or link layer is another kind of node: a warning.
     """
-    subject = "the number of active InfiniBand or RoCE ports"
-    remedy = "an adapter is missing: lspci and ibstat on the node"
     counts = {
         node: str(len(compute_ports.intersection(_port(reading, name) for name in used(reading))))
         for node, reading in readings.items()
     }
-    result = vote(counts)
+    usual_count = vote(counts).majority
     kinds = vote({node: _kind(reading) for node, reading in readings.items()})
-    for node in result.outliers:
-        is_of_other_kind = node in kinds.outliers and bool(active(readings[node]))
-        if int(counts[node]) < int(result.majority) and node not in nodes_with_port_down:
-            agreeing = len(counts) - len(result.outliers)
-            message = (
-                f"{subject} is {counts[node]}; it is {result.majority} on {agreeing} of {len(counts)} nodes"
-            )
-            grade = Grade.FAIL if request.gpus and not is_of_other_kind else Grade.WARN
-            yield node, Finding(NAME, grade, message, remedy)
-    if not result.majority and not nodes_with_port_down:
-        yield from outlier_findings(NAME, subject, counts, Grade.WARN, remedy)
+    subject = "the number of active InfiniBand or RoCE ports"
+    remedy = "an adapter is missing: lspci and ibstat on the node"
+    grade = Grade.FAIL if request.gpus else Grade.WARN
+    for node, finding in outlier_findings(NAME, subject, counts, grade, remedy):
+        if not usual_count:
+            # Without a majority the finding is about all nodes, also about those that are reported already.
+            if not nodes_with_port_down:
+                yield node, replace(finding, verdict=Grade.WARN)
+        elif int(counts[node]) < int(usual_count) and node not in nodes_with_port_down:
+            is_of_other_kind = node in kinds.outliers and active(readings[node])
+            yield node, replace(finding, verdict=Grade.WARN) if is_of_other_kind else finding
 
 
 def _port(reading: object, name: str) -> Port:

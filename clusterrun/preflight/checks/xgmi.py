@@ -61,25 +61,21 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         for node, reading in readings.items()
         if entries(reading)
     }
-    if len(links) >= MINORITY:
-        numbers = dict.fromkeys(gpu for counts in links.values() for gpu in counts)
-        columns = {
-            gpu: {node: counts[gpu] for node, counts in links.items() if gpu in counts} for gpu in numbers
-        }
-        fewer = {
-            (node, gpu): usual for gpu, column in columns.items() for node, usual in _fewer(column).items()
-        }
-    else:
-        fewer = {
-            (node, gpu): usual for node, counts in links.items() for gpu, usual in _fewer(counts).items()
-        }
+    # A GPU is compared with the same GPU of other nodes, or of few nodes with the other GPUs of its node.
+    is_between_nodes = len(links) >= MINORITY
+    compared: dict[str, dict[str, int]] = {}
+    for node, counts in links.items():
+        for gpu, count in counts.items():
+            group, member = (gpu, node) if is_between_nodes else (node, gpu)
+            compared.setdefault(group, {})[member] = count
+    fewer: dict[tuple[str, str], int] = {}
+    for group, counts in compared.items():
+        result = vote({member: str(count) for member, count in counts.items()})
+        for member in result.outliers:
+            if counts[member] < int(result.majority):
+                place = (member, group) if is_between_nodes else (group, member)
+                fewer[place] = int(result.majority)
     for (node, gpu), usual in fewer.items():
         if 2 * sum(other == node for other, _ in fewer) <= len(links[node]):
             message = f"GPU {gpu}: {links[node][gpu]} xGMI links are up, {usual} is usual"
             yield node, Finding(NAME, Grade.WARN, message, _REMEDY)
-
-
-def _fewer(counts: dict[str, int]) -> dict[str, int]:
-    """Return the names with fewer links than the majority, with the number of the majority."""
-    result = vote({name: str(count) for name, count in counts.items()})
-    return {name: int(result.majority) for name in result.outliers if counts[name] < int(result.majority)}
