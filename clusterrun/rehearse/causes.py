@@ -144,9 +144,9 @@ def judge(
         return (loaded_in_part(path, fault_run),)
     if differing:
         return (*_explain(differing, fault_run, reference, resumed_at), *notices)
-    if notice and notice.level is not Severity.OK:
-        return (_equal(first, second, differs, fault_run, resumed_at), notice)
     equal = _equal(first, second, differs, fault_run, resumed_at)
+    if notice and notice.level is not Severity.OK:
+        return (equal, notice)
     return (notice if notice and equal.level is Severity.OK else equal,)
 
 
@@ -172,9 +172,8 @@ def _equal(
 ) -> Discovery:
     """Judge a restart in which no step differs."""
     restart = fault_run.restarted
-    taken = restart.last or max(
-        rank.last for rank in restart.ranks.values()
-    )  # ranks may go on alone for a while
+    # Ranks may train on alone for a while, so that not all of them reached a step.
+    taken = restart.last or max(rank.last for rank in restart.ranks.values())
     if taken < 1:
         return unknown(f"resumed at step {resumed_at}, but no step was taken after it: {fault_run.tail}")
     if not differs:
@@ -327,39 +326,38 @@ def _unsaved(difference: FirstDifference, head: str, fault_run: FaultRun, is_lat
 
     ``is_late``: the part was right in the first step after the restart.
     """
-    name, cause, part_name = SAVED_AS[difference.part]
+    name, cause, subject = SAVED_AS[difference.part]
     saved = fault_run.lives[0].called(name, "state_dict")
     loaded = fault_run.restarted.called(name, "load_state_dict")
     rank, lines = f"(rank {difference.rank})", fault_run.made()
-    steps = [step for trace in fault_run.restarted.ranks.values() for step in trace.steps]
-    subject = part_name
-    if difference.part == "rates":
-        subject = f"the learning rate is {difference.detail}"
-    elif difference.part == "state" and difference.detail:
-        subject += " begins anew"
     if difference.part == "state" and difference.detail.startswith("of "):
         called = f"; load_state_dict of one was called at {loaded}" if loaded else ""
-        message = f"the state {difference.detail} {rank}{called}"
+        message = f"{head}the state {difference.detail} {rank}{called}"
         remedy = "save the state_dict() of every optimizer, and load each after it is made"
-    elif difference.part == "rates" and not any(step.schedulers for step in steps):
-        message = f"{subject} {rank}: no scheduler of torch's sets it"
+        return Discovery(cause, message, remedy, lines, difference.step)
+    steps = [step for trace in fault_run.restarted.ranks.values() for step in trace.steps]
+    if difference.part == "rates":
+        subject = f"the learning rate is {difference.detail}"
+    if difference.part == "rates" and not any(step.schedulers for step in steps):
+        message = f"{head}{subject} {rank}: no scheduler of torch's sets it"
         remedy = "after optimizer.load_state_dict(…), do not set them again; compute what changes while "
         remedy += "training from the number of the step that was loaded"
         if is_late:
             message += ", and it was right before this step"
             remedy = "save and restore what decides when the rate changes: the best value, counters of bad "
             remedy += "evaluations"
+        return Discovery(cause, message, remedy, lines, difference.step)
+    if difference.part == "state" and difference.detail:
+        subject += " begins anew"
+    if loaded:
+        why = f"{name}.load_state_dict was called at {loaded}, and something changed it afterwards"
+        remedy = f"call {name}.load_state_dict(…) after the last line that makes or sets the {name} anew"
+        if difference.part == "state":
+            remedy = copied_first(fault_run) or remedy
     else:
-        lines = ((f"{saved} takes {name}.state_dict()",) if saved else ()) + lines
-        if loaded:
-            why = f"{name}.load_state_dict was called at {loaded}, and something changed it afterwards"
-            remedy = f"call {name}.load_state_dict(…) after the last line that makes or sets the {name} anew"
-            remedy = (copied_first(fault_run) if difference.part == "state" else "") or remedy
-        else:
-            why = f"{name}.load_state_dict was not called"
-            why += "" if saved else f", nor {name}.state_dict when saving"
-            remedy = (
-                f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
-            )
-        message = f"{subject} {rank}: {why}"
-    return Discovery(cause, f"{head}{message}", remedy, lines, difference.step)
+        why = f"{name}.load_state_dict was not called"
+        why += "" if saved else f", nor {name}.state_dict when saving"
+        remedy = f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
+    if saved:
+        lines = (f"{saved} takes {name}.state_dict()", *lines)
+    return Discovery(cause, f"{head}{subject} {rank}: {why}", remedy, lines, difference.step)

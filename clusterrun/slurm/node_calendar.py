@@ -61,40 +61,37 @@ def calendar(
     spec: JobSpec,
 ) -> NodeCalendar:
     """Return the calendar of the nodes of ``partition`` that the run may use."""
-    gpus = spec.gpus
     own = next((row for row in reservations if row.name == spec.reservation), None)
-    own_nodes = _names(own.nodelist) if own else None
-    without = _names(spec.exclude)
-    partition_nodes = {}
+    states: dict[str, str] = {}
     for node in nodes:
         is_reserved = node.state.startswith(RESERVED) and NOT_RESPONDING not in node.state
-        usable = _usable(node, gpus) or (is_reserved and node.gpus >= gpus)
-        outside = own_nodes is not None and node.name not in own_nodes
-        if node.partition == partition and usable and not outside:
-            partition_nodes[node.name] = node
-    taken: dict[str, list[tuple[float, float]]] = {
-        name: [] for name in partition_nodes if name not in without
-    }
+        is_allowed = node.name not in _names(spec.exclude) and (not own or node.name in _names(own.nodelist))
+        is_large_enough = node.partition == partition and node.gpus >= spec.gpus
+        if is_allowed and is_large_enough and (is_reserved or is_usable(node.state)):
+            states[node.name] = node.state
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in states}
     for row in reservations:
-        outside_times = [(0.0, row.start), (row.end, ENDLESS)]
+        # The run may use its own reservation only, and only during its time.
+        times = [(0.0, row.start), (row.end, ENDLESS)] if row is own else [(row.start, row.end)]
         for name in _names(row.nodelist) & taken.keys():
-            taken[name] += outside_times if row is own else [(row.start, row.end)]
-    runs: set[str] = set()
+            taken[name] += times
+    running: set[str] = set()
     unplanned = 0
     for job in queue:
-        waits = job.word == "PENDING"
-        places = job.planned_nodes if waits else job.nodelist
-        if not places or (waits and job.start is None):
-            unplanned += waits and partition in job.partition.split(",")
+        is_waiting = job.word == "PENDING"
+        nodelist = job.planned_nodes if is_waiting else job.nodelist
+        if not nodelist or (is_waiting and job.start is None):
+            unplanned += is_waiting and partition in job.partition.split(",")
             continue
-        times = (job.start or 0.0, ENDLESS if job.end is None else job.end)
-        names = _names(places)
-        runs |= frozenset() if waits else names
+        names = _names(nodelist)
+        if not is_waiting:
+            running |= names
         for name in names & taken.keys():
-            taken[name].append(times)
-    hidden = [name for name in taken if partition_nodes[name].state.startswith(BUSY) and name not in runs]
-    times_by_node = [(name, tuple(when)) for name, when in taken.items() if name not in hidden]
-    return NodeCalendar(tuple(times_by_node), tuple(hidden), unplanned, _names(spec.nodelist))
+            taken[name].append((job.start or 0.0, ENDLESS if job.end is None else job.end))
+    # Slurm hides jobs of others on some sites. Such a node is busy, and no job in the queue runs on it.
+    hidden = tuple(name for name in taken if states[name].startswith(BUSY) and name not in running)
+    times_by_node = tuple((name, tuple(times)) for name, times in taken.items() if name not in hidden)
+    return NodeCalendar(times_by_node, hidden, unplanned, _names(spec.nodelist))
 
 
 def away(nodes: Sequence[NodeRow], partition: str, least: int, required: str = "") -> tuple[str, ...]:
@@ -104,17 +101,13 @@ def away(nodes: Sequence[NodeRow], partition: str, least: int, required: str = "
     """
     partition_nodes = {node.name: node for node in nodes if node.partition == partition}
     candidates = [node for name, node in partition_nodes.items() if not required or name in _names(required)]
-    out = tuple(node.name for node in candidates if not _usable(node, 0))
+    out = tuple(node.name for node in candidates if not is_usable(node.state))
     return out if required or len(candidates) - len(out) < least <= len(candidates) else ()
 
 
 def is_usable(state: str) -> bool:
     """Return whether Slurm starts jobs on a node in ``state``."""
     return state.startswith(USABLE) and NOT_RESPONDING not in state
-
-
-def _usable(node: NodeRow, gpus: int) -> bool:
-    return is_usable(node.state) and node.gpus >= gpus
 
 
 @cache

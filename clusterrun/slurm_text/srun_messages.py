@@ -23,13 +23,13 @@ _MEMORY_KILL = re.compile(
 
 
 def step_on(options: Sequence[str], nodes: Sequence[str], seconds: int) -> list[str]:
-    """Return srun's ``words`` for a step on these nodes only, beside live steps, without waiting.
+    """Return srun's ``options`` for a step on these nodes only, beside live steps, without waiting.
 
-    The last of two equal options counts, so the node list in ``words`` is removed.
+    The last of two equal options counts, so the node list in ``options`` is removed.
     """
     counted = {option: f"{option}{len(nodes)}" for option in ("--nodes=", "--ntasks=")}
-    arguments = [counted.get(word[: word.find("=") + 1], word) for word in options]
-    arguments = [word for word in arguments if not word.startswith("--nodelist=")]
+    resized = (counted.get(option[: option.find("=") + 1], option) for option in options)
+    arguments = [option for option in resized if not option.startswith("--nodelist=")]
     return ["--overlap", f"--immediate={seconds}", f"--nodelist={fold(nodes)}", *arguments]
 
 
