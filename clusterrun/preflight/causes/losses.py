@@ -66,11 +66,17 @@ class LossTrouble:
 
     @property
     def share(self) -> float:
-        return sum(way.resent for way in self.ways) / max(1, sum(way.sent for way in self.ways))
+        sent, resent = _totals(self.ways)
+        return resent / max(1, sent)
 
     @property
     def stalls(self) -> int:
         return sum(way.stalls for way in self.ways)
+
+
+def _totals(ways: Sequence[LossyWay]) -> tuple[int, int]:
+    """Return the segments that all ways sent, and those that they sent again."""
+    return sum(way.sent for way in ways), sum(way.resent for way in ways)
 
 
 def lossy_ways(log: Log, present: Iterable[int]) -> list[LossyWay]:
@@ -116,7 +122,8 @@ def explain_losses(
     by_ends = {way.ends: way for way in ways}
     stalls: Counter[Way] = Counter()
     for way in ways:
-        if way.stalls:  # a message needs both ways; blame the one that loses far more
+        # A message needs both ways. Blame the one that loses far more.
+        if way.stalls:
             reverse = by_ends.get(way.ends[::-1])
             if not way.is_echo_of(reverse, thresholds):
                 stalls[way.ends] += way.stalls
@@ -126,8 +133,7 @@ def explain_losses(
                 stalls[reverse.ends] += way.stalls
 
     def nats(ends: Sequence[Way]) -> float:
-        counts = [by_ends[pair] for pair in ends]
-        sent, resent = sum(way.sent for way in counts), sum(way.resent for way in counts)
+        sent, resent = _totals([by_ends[pair] for pair in ends])
         return loss_nats(sent, resent, limit) + UNEXPLAINED * sum(stalls[pair] for pair in ends)
 
     nats_of_way = {way.ends: nats([way.ends]) for way in ways}
@@ -172,7 +178,7 @@ def _difference(ways: Sequence[LossyWay], equal: Sequence[LossyWay]) -> float:
     other_ways = [way for way in equal if way not in ways]
 
     def nats(counts: Sequence[LossyWay]) -> float:
-        sent, resent = sum(way.sent for way in counts), sum(way.resent for way in counts)
+        sent, resent = _totals(counts)
         parts = (part for part in (resent, sent - resent) if part > 0)
         return sum(part * math.log(part / sent) for part in parts) / BURST
 

@@ -94,15 +94,17 @@ class Dialer:
         results = []
         for target, calls in self._calls:
             answered = [call for call in calls if call.welcome]
-            refused = tuple(call.port for call in calls if call.code in _REFUSED and not call.welcome)
+            unanswered = [call for call in calls if not call.welcome]
+            refused = tuple(call.port for call in unanswered if call.code in _REFUSED)
             # A sweep may not dial a port if the others used all places. Its state is unknown.
-            tried = [call for call in calls if call.began or not call.closed]
-            silent_ports = tuple(
-                call.port for call in tried if not call.welcome and call.code not in (*_REFUSED, *_UNSENT)
-            )
-            mute = "the connection was accepted, but nothing answered"
-            failed = [call for call in calls if not call.welcome and (call.code or call.connected)]
-            why = (os.strerror(failed[0].code) if failed[0].code else mute) if failed else ""
+            tried = [call for call in unanswered if call.began or not call.closed]
+            silent_ports = tuple(call.port for call in tried if call.code not in (*_REFUSED, *_UNSENT))
+            why = ""
+            for call in unanswered:
+                if call.code or call.connected:
+                    mute = "the connection was accepted, but nothing answered"
+                    why = os.strerror(call.code) if call.code else mute
+                    break
             results.append(
                 Dialled(
                     node=target.node,

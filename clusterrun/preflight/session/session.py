@@ -302,6 +302,7 @@ def _measure(state: SessionState, tests: GroupTests) -> Waits:
 
 def _take(state: SessionState, group_tests: GroupTests, request: Request, value: tasks.Answer) -> None:
     node, task = state.nodes[request.node], request.task
+    group_kind = task.kind if isinstance(task, tasks.GroupTask) else ""
     if isinstance(value, (tasks.ListenAnswer, tasks.DialAnswer)) and value.wall:
         node.bound_clock(value.wall, state.clock.wall_at(request.asked_at), state.clock.wall_now)
     if isinstance(value, tasks.LocalAnswer):
@@ -332,12 +333,12 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
             state.mark_gone(node, "torch", why, "see the examiner's log")
     elif isinstance(value, tasks.GroupResult):
         if value.stage == tasks.NO_WORKER:
-            if isinstance(task, tasks.GroupTask) and task.kind == tasks.PRODUCT:
+            if group_kind == tasks.PRODUCT:
                 node.ends.append(value.why)
             node.torch_worker, node.ports = None, []  # A new worker can be started.
-        elif isinstance(task, tasks.GroupTask) and task.kind == tasks.PRODUCT:
+        elif group_kind == tasks.PRODUCT:
             node.record_matmul(value)
-        elif isinstance(task, tasks.GroupTask) and task.kind == tasks.BURN:
+        elif group_kind == tasks.BURN:
             node.burn = value
         group_tests.on_result(request, value)
     elif isinstance(value, tasks.ThroughAnswer) and isinstance(task, tasks.ThroughTask) and value.body:
