@@ -79,8 +79,9 @@ _BY_SHELL = (
 _ONLY_BY_SHELL = re.compile(rf"^(?:{_BY_SHELL}|Terminated)(?: ?\(core dumped\))?$")
 # The words of any program on the end of another process: a code or a signal behind a verb.
 _ENDED_WITH = re.compile(
-    r"(?i)\b(?:exit(?:ed|s)?|terminated|returned|failed|finished|crashed|died|killed|ended|aborted)\b.{0,40}?"
-    r"(?:\b(?:exit ?|return ?)?(?:code|status)[ :=]{0,3}(?P<code>-?\d{1,3})\b(?!\.\d)"
+    r"(?i)\b(?:exit(?:ed|s)?|terminated|returned|failed|finished|crashed|died|killed|ended|aborted"
+    r"|encountered)\b.{0,40}?"
+    r"(?:\b(?:exit[ _]?|return[ _]?)?(?:code|status)[ :=]{0,3}(?P<code>-?\d{1,3})\b(?!\.\d)"
     r"|\bsignal\W{1,3}(?P<number>\d{1,2})\b|\b(?P<name>SIG(?!NAL)[A-Z]{3,4})\b)"
     r"|\bSignal (?P<raised>\d{1,2}) raised\b|\bSIG[A-Z]{3,4}\((?P<handled>\d{1,2})\), PID: "
     # absl's handler
@@ -181,8 +182,10 @@ _ROWS = tuple(
             EndKind.NODE,
             "processes on node {node} did not end when Slurm killed them, as if a file system or GPU hung",
         ),
+        # A node answers "No such process" if another node has already ended the step.
         (
-            r"^srun: error: Task launch for \S+ failed on node (?P<node>[^\s:]+): (?P<why>.*)",
+            r"^srun: error: Task launch for \S+ failed on node (?P<node>[^\s:]+): "
+            r"(?P<why>(?!No such process).*)",
             EndKind.NODE,
             "node {node} could not start its tasks: {why}",
         ),
@@ -206,7 +209,7 @@ _ROWS = tuple(
         ),
         (
             r"^srun: (?:fatal: |error: (?=Unable to (?:create step|confirm allocation|allocate resources)"
-            r"|Invalid |task \d+ launch failed))(?P<why>.*)",
+            r"|Invalid |task \d+ launch failed)|(?=unrecognized option|invalid option))(?P<why>.*)",
             EndKind.START,
             "srun could not start the ranks: {why}",
         ),

@@ -46,7 +46,8 @@ _ANNOUNCED = re.compile(r"\bGLOBAL_RANK: (\d+), MEMBER: ")
 HARMLESS = re.compile(
     r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
     r"|plugin|hostname of the client socket|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
-    r"|creating|frame #"
+    # a metric
+    r"|creating|frame #|\berror[:= ]{1,2}\d+\.\d+(?:[%, ]|$)"
 )
 _LOCAL = "local rank"
 _FROM_OUTSIDE = re.compile(r"SIGTERM|SIGINT|SIGHUP")
@@ -158,7 +159,8 @@ class JobLog:
             self._begin_run(last_of_run)
         if not self.end_lines.is_in_message:
             self._recent.append(text)
-        self.tail.append((self.order, line.rank, text))
+        rank = line.rank if line.rank >= 0 else self._file_rank
+        self.tail.append((self.order, rank, text))
         if not self.nccl_failed and "Some NCCL operations have failed" in text:
             self.nccl_failed = self.order
         if "join" in text and (desync := _DESYNC.search(text)):
@@ -180,7 +182,6 @@ class JobLog:
         if _RESTARTS.search(text):
             self.is_restarted, self._run_detector = True, RunDetector()
             self._begin_run(self.order)
-        rank = line.rank if line.rank >= 0 else self._file_rank
         source = line.source
         if rank >= 0 and line.node:
             self.nodes[rank] = line.node

@@ -25,16 +25,17 @@ class KnownError:
 
 # Messages of ranks that only noticed the failure of another one.
 CONSEQUENCES = (
-    (r"Connection closed by (?:remote )?peer", "a peer of this rank ended, or the network failed"),
-    (r"Connection reset by peer", "a peer of this rank ended, or the network failed"),
+    (
+        r"Connection (?:closed by (?:remote )?peer|reset by peer)"
+        r"|(?:socketProgress|recvBytes).*(?:closed|reset)|NET/OFI Request .*completed with error"
+        r"|OFI poll failed|ncclRemoteError|remote process (?:has )?exited",
+        "a peer of this rank ended, or the network failed",
+    ),
     (r"Broken pipe", "the process that read its output had ended"),
-    (r"(?:socketProgress|recvBytes).*(?:closed|reset)", "a peer of this rank ended, or the network failed"),
-    (r"NET/OFI Request .*completed with error", "a peer of this rank ended, or the network failed"),
     (
         r"Got completion from peer.*(?:status=|with error )(?:5\b|IBV_WC_WR_FLUSH_ERR)",
         "an RDMA connection had failed before",
     ),
-    (r"ncclRemoteError|remote process (?:has )?exited", "a peer of this rank ended, or the network failed"),
     (r"Failed to unpickle serialized exception", "a worker failed, and its exception could not be read here"),
     (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
     (r"may indicate a possible application crash on rank", "rank 0 had ended, or cannot be reached"),
@@ -494,8 +495,8 @@ ROWS: tuple[KnownError, ...] = (
         shared=True,
     ),
     KnownError(
-        # UCX speaks of the memory of another rank.
-        r"^(?!.*\bUCX\b).*(?:Input/output error|Errno 5\])",
+        # UCX and OFI speak of the connection to another rank.
+        r"^(?!.*\b(?:UCX|OFI)\b).*(?:Input/output error|Errno 5\])",
         "a disk or a network file system does not deliver",
         "try the path on that node (clusterrun exec -- ls …); leave the node out with --exclude",
         shared=True,

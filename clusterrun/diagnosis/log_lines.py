@@ -38,7 +38,8 @@ _MPIRUN = re.compile(
 )
 # Ray, vLLM, and SkyPilot, whose rank is that of a node.
 _RAY = re.compile(
-    r"^[\x1b*]*\((?:[\w-]+,? (?:rank=\d+, )?)?(?:rank=(\d+) )?pid=(\d+)(?:, ip=([\w.:]+))?\)\s?"
+    r"^[\x1b*]*(?:\(\w+ pid=\d+\) (?=\())?"
+    r"\((?:[\w-]+,? (?:rank=\d+, )?)?(?:rank=(\d+) )?pid=(\d+)(?:, ip=([\w.:]+))?\)\s?"
 )
 # Ray's list of workers, and a task of one in the traceback that the driver prints.
 _RAY_WORKER = re.compile(r"ip=([\w.:]+), pid=(\d+)\) world_rank=(\d+)")
@@ -180,7 +181,7 @@ class LineSplitter:
                 for text in texts
                 for part in text.split("\n")
             ]
-        if _HEADER in line and '\\n  File "' in line:  # one string with escaped ends of lines
+        if _HEADER in line and "\\n  File " in line:  # one string with escaped ends of lines
             states = line.replace("\\n", "\n").replace('\\"', '"').split("\n")
         else:
             states = [state for state in line.split("\r") if state][-MOST_STATES:] or [""]
@@ -273,7 +274,9 @@ def _record(line: str) -> Mapping[str, object] | None:
     if not isinstance(record, dict):
         return None
     is_log = _HEADER in line or _level(record) or record.keys() >= {"log", "stream"}
-    return record if is_log else None
+    # The message of torchelastic's error file is a record itself.
+    is_nested = isinstance(record.get("message"), dict)
+    return record if is_log and not is_nested else None
 
 
 def _level(record: Mapping[str, object]) -> str:

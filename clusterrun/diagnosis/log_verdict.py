@@ -113,6 +113,11 @@ _HEADING = re.compile(
 # The end of a process that no line names.
 _VAGUE = re.compile(r"^a process exited|returned non-zero exit status")
 _WATCHDOG = re.compile(r"watchdog .*terminated with exception")
+# A trainer or a launcher says that all is done.
+_ENDED_WELL = re.compile(
+    rf"{FINISHED.pattern}|'train_runtime': |\bmax_(?:epochs|steps)=\d+` reached|\bexit(?:s|ed) successfully"
+    r"|\bWorkerState\.SUCCEEDED\b"
+)
 # An error between two ranks, either of which may be wrong.
 _BETWEEN = re.compile(r"mismatch between collectives")
 # The ranks that such a message, or one about a shared GPU, names.
@@ -150,7 +155,7 @@ _REMEDIES = {
 }
 _SENDERS = {
     "SIGHUP|Hangup": "its terminal or ssh session closed: sbatch, tmux or setsid outlive it",
-    "SIGINT": "somebody pressed Ctrl-C, or scancel --signal=INT sent it",
+    "SIGINT|KeyboardInterrupt": "somebody pressed Ctrl-C, or scancel --signal=INT sent it",
 }
 _ONE_BEFORE = "; the one before: "
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
@@ -258,7 +263,7 @@ class _LogVerdict:
             return None
         message = handled[0].error.message
         sentence = f"there is no error in it that ended a rank: after {message}, it went on"
-        return self._cut_traceback() or _undetermined(sentence)
+        return self._cut_traceback() or self._without_failure(sentence)
 
     def _failed(self) -> Diagnosis | None:
         """A rank failed by itself."""
@@ -428,10 +433,7 @@ class _LogVerdict:
         """Return the line that looks most like an error."""
         suspects = self._suspect_lines()
         if not suspects:
-            if any(map(FINISHED.search, self._last_lines)):
-                message = "there is no error in it, and it says that the run finished"
-                return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
-            return _undetermined("there is no error in it", self._last_lines)
+            return self._without_failure("there is no error in it")
         if self._log.has_failed and self._log.last_lines[-1:] == [suspects[-1]]:
             # A command that ended a script is the last one that printed.
             message = f"a command of the job failed, and nothing ran after it: {suspects[-1]}"
@@ -443,6 +445,13 @@ class _LogVerdict:
         return _undetermined(sentence, (*suspects[1:], *self._last_lines))
 
     # --- how an answer is made ---
+
+    def _without_failure(self, message: str) -> Diagnosis:
+        """Return the diagnosis of a log without a failure: all is well if it says that the run finished."""
+        if any(map(_ENDED_WELL.search, self._last_lines)):
+            message += ", and it says that the run finished"
+            return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
+        return _undetermined(message, self._last_lines)
 
     def _suspects(self, before: int = sys.maxsize) -> list[LogError]:
         """Return the lines near the end of the log, after its last step, that look like an error."""
@@ -542,13 +551,17 @@ class _LogVerdict:
         is_first_unmarked = self._log.first_rank >= 0 and ranks and self._log.first_rank not in ranks
         is_asked = ASKED_TO_END.match(error.text) is not None
         waits = error.row is not None and error.row.verdict is Verdict.NEVER_ARRIVED
-        did = "failed first" if len(ranks) < 2 else "failed"
+        shown = {rank if rank >= 0 else rank_in(text) for _, rank, text in self._log.tail if text}
+        is_only_rank = shown == {*ranks} and self._log.world != 1 and not self._all_ends
+        did = "failed first" if len(ranks) < 2 and not is_only_rank else "failed"
         were = "was" if len(ranks) < 2 else "were"
         did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
         did = "reported" if is_between else did
         sentence = f"{who}{on} {did}: {error.message}"
         if follows_nccl:
             sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {error.message}"
+        if is_only_rank:
+            sentence += "; the log shows no other rank, which may have failed before"
         if is_first_unmarked:
             first_node = self._log.nodes.get(self._log.first_rank, "")
             on_node = f" on {first_node}" if first_node else ""

@@ -34,8 +34,10 @@ _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
 # How a line begins that a node adds to the last ones of a rank.
 OURS = "clusterrun: "
 RANK_MARK = re.compile(r"^\[rank(\d+)\]:\s?")
-# The rank in a message of NCCL's watchdog, of a group that is made, or of HCCL.
-_RANK_IN = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\[(\d+)\] is setting up NCCL|\bRankID:(\d+)\)")
+# The rank in a message of NCCL's watchdog or Megatron, of a group that is made, or of HCCL.
+_RANK_IN = re.compile(
+    r"\[(?:PG [^\]]*)?Rank (\d+)\]|(?:^|: )Rank (\d+): |\[(\d+)\] is setting up NCCL|\bRankID:(\d+)\)"
+)
 # Characters that draw a box around a line.
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
@@ -283,7 +285,8 @@ class ErrorListener:
         unnamed = [
             number
             for number, error in enumerate(self.errors)
-            if error.inner < 0 and (error.text.startswith("Fatal Python error") or not is_killed)
+            if error.inner < 0 and rank_in(error.text) in (-1, inner)
+            if (error.text.startswith("Fatal Python error") or not is_killed)
             if not (is_of_launcher(error) or is_report(error))
         ]
         # Errors behind the last report belong to this one, also if they are consequences.
@@ -522,8 +525,9 @@ class _Reader:
     def _hear_message(self, at: float, text: str) -> None:
         """Read a line outside of tracebacks and stack dumps."""
         what = _WHAT.match(text)
-        # Source code, advice, and what Python prints of processes that did not end well.
-        is_source = text.lstrip().startswith(("raise ", "Compile with ", "traceback : "))
+        # Source code, advice, what Python prints of processes that did not end well, and the line above the
+        # traceback in an error file of torchelastic.
+        is_source = text.lstrip().startswith(("raise ", "Compile with ", "traceback : ", '"message": '))
         if self._skipped or is_source or "resource_tracker" in text:
             return
         if _USAGE.match(text):
@@ -725,6 +729,7 @@ def _scope(frame: str) -> tuple[str, str]:
 
 
 def _of_chain(before: KnownError | None, error: KnownError | None) -> KnownError | None:
-    if before is not None and before.consequence:
+    is_of_disk = before is not None and before.shared and not (error and error.shared)
+    if before is not None and (before.consequence or is_of_disk):
         return before
     return error if error is not None and not error.consequence else before

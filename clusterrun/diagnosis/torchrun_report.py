@@ -66,7 +66,9 @@ class TorchrunReport:
         elif name == "host":
             self.host = value
         elif _NUMBER.fullmatch(value) and name == "rank":
-            self.rank, self.ended = int(value), ""
+            # The lines of two reports may be mixed. The second rank is of the other one.
+            if self.rank < 0 or self._is_cut:
+                self.rank, self.ended = int(value), ""
             return "rank"
         elif _NUMBER.fullmatch(value) and self.rank >= 0 and not self.ended:
             self.ended = code_in_words(int(value))

@@ -108,6 +108,7 @@ def test_an_error_in_a_library_has_the_place_in_the_library() -> None:
         ("CRITICAL supervisor: worker for rank 2 exited with status 3", "rank 2"),
         ("ERROR: failed (exitcode: -9) local_rank: 2 (pid: 81) of binary: python", "SIGKILL"),
         ("trainer 2 was killed by signal 9", "SIGKILL"),
+        ("sagemaker-training-toolkit ERROR    Encountered exit_code 3", "a process"),
     ],
 )
 def test_the_end_of_a_process_is_read_in_any_words(line: str, facts: str) -> None:
@@ -557,10 +558,12 @@ def test_a_message_of_mpi_is_not_what_a_rank_printed_before_its_end() -> None:
             "slurmstepd: error: execve(): /var/spool/job9/slurm_script: No such file or directory",
             "a node lost",
         ),
+        ("srun: error: Task launch for 7.0 failed on node n3: Socket timed out on send/recv", "n3"),
     ],
 )
 def test_what_slurm_says_of_a_node_is_no_error_of_the_command(line: str, fact: str) -> None:
-    diagnosis = diagnosed("starting", line)
+    of_ended_step = "srun: error: Task launch for 7.0 failed on node n2: No such process"
+    diagnosis = diagnosed("starting", of_ended_step, line)
     assert fact in diagnosis.message and "sinfo -R" in diagnosis.remedy
 
 
@@ -787,9 +790,10 @@ def test_the_exit_code_that_lsf_reports_follows_from_an_exception() -> None:
     assert "code 3" in diagnosed("loading", "Exited with exit code 3.").message
 
 
-def test_a_key_that_ucx_could_not_unpack_is_no_disk_error() -> None:
+def test_a_lost_connection_of_ucx_or_ofi_is_no_disk_error() -> None:
     diagnosis = diagnosed(
         "[1579.8] [n1:56309:2] ucp_rkey.c:250  UCX  ERROR Failed to unpack remote key: Input/output error",
+        "OFI poll failed (default nic=hsn0: Input/output error)",
         "srun: error: n1: task 0: Segmentation fault",
     )
     assert "Segmentation fault" in diagnosis.message and "disk" not in str(diagnosis)
@@ -1042,6 +1046,7 @@ def test_a_configuration_below_the_line_of_hydra_is_no_error() -> None:
 def test_a_signal_of_a_terminal_is_explained(line: str, name: str) -> None:
     diagnosis = diagnosed(line)
     assert name in diagnosis.message and "does not say why" not in diagnosis.message
+    assert "Ctrl-C" in diagnosed(*EXCEPTION[:-1], "KeyboardInterrupt").remedy
 
 
 @pytest.mark.parametrize(
@@ -1154,6 +1159,7 @@ def test_a_rank_in_the_mark_of_a_worker_is_read() -> None:
         ("(worker1, rank=5, pid=77, ip=192.0.2.9) ", "192.0.2.9"),
         ("**(Engine pid=77) ", ""),
         ("(pid=77) ", ""),
+        ("(EngineCore pid=70) (Worker pid=77, ip=192.0.2.9) ", "192.0.2.9"),
         ("192.0.2.9: ", "192.0.2.9"),
     ],
 )
@@ -1303,8 +1309,68 @@ def test_an_error_that_a_program_caught_did_not_end_a_job_at_its_time_limit() ->
     assert "batch 7 is empty" in diagnosed(*EXCEPTION, limit).message
 
 
-def test_a_run_that_finished_has_no_failure() -> None:
-    assert diagnosed("step 9", "Training completed successfully.").verdict is Verdict.NOTHING
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Training completed successfully.",
+        "`Trainer.fit` stopped: `max_epochs=2` reached.",
+        "{'train_runtime': 119.8, 'train_loss': 1.2, 'epoch': 1.0}",
+        "[2024-05-01 10:02:40,001] [INFO] [launch.py:351:main] Process 77 exits successfully.",
+        "Local worker group finished (WorkerState.SUCCEEDED). Waiting 300 seconds for other agents",
+    ],
+)
+def test_a_run_that_finished_has_no_failure(line: str) -> None:
+    assert diagnosed("step 9", line).verdict is Verdict.NOTHING
+    assert diagnosed(*EXCEPTION, *STEPS, line).verdict is Verdict.NOTHING
+
+
+def test_a_metric_is_no_error() -> None:
+    assert diagnosed("step 9", "mean error: 12.2", "bye").verdict is Verdict.UNDETERMINED
+
+
+def test_an_option_that_srun_lacks_kept_the_ranks_from_starting() -> None:
+    diagnosis = diagnosed("srun: unrecognized option '--container-image'")
+    assert diagnosis.verdict is Verdict.CRASHED and "could not start the ranks" in diagnosis.message
+
+
+def test_memory_that_ran_out_while_a_failed_write_was_handled_is_no_lack_of_memory() -> None:
+    failed_write = "RuntimeError: [enforce fail at inline_container.cc:337] . unexpected pos 1088 vs 982"
+    link = "During handling of the above exception, another exception occurred:"
+    diagnosis = diagnosed(*EXCEPTION[:-1], failed_write, "", link, "", *EXCEPTION[:-1], "MemoryError")
+    assert diagnosis.verdict is Verdict.CRASHED and "df -h" in diagnosis.remedy
+
+
+def test_an_error_file_of_torchelastic_has_the_place_of_its_error() -> None:
+    details = {"py_callstack": "\n".join([*EXCEPTION, ""]), "timestamp": "7"}
+    content = {"message": {"message": EXCEPTION[-1], "extraInfo": details}}
+    for text in (json.dumps(content), "[ERROR] error_handler: " + json.dumps(content, indent=2)):
+        message = diagnosed(*text.splitlines()).message
+        assert message == "a process failed first: ValueError: batch 7 is empty, at fit.py:31 (main)"
+
+
+def test_a_rank_whose_output_alone_is_shown_may_not_have_failed_first() -> None:
+    marked = [f"[rank3]: {line}" for line in EXCEPTION]
+    assert "no other rank" in diagnosed(*marked).message
+    assert "rank 3 failed first" in diagnosed("world_size: 4", *marked).message
+
+
+def test_the_error_that_names_the_rank_of_the_report_is_that_of_the_rank() -> None:
+    errors = [f"AssertionError: Rank {rank}: found NaN in local grad norm" for rank in (3, 2)]
+    report = [
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 2 (local_rank: 2)",
+        "  exitcode  : 1 (pid: 77)",
+    ]
+    diagnosis = diagnosed(*EXCEPTION[:-1], errors[0], *EXCEPTION[:-1], errors[1], *report)
+    assert ranks(diagnosis) == [2] and errors[1] in diagnosis.message
+
+
+def test_the_first_of_two_reports_whose_lines_are_mixed_counts() -> None:
+    report = ["Root Cause (first observed failure):", "[0]:", "  rank      : {} (local_rank: 0)"]
+    lines = [line.format(rank) for line in [*report, "  exitcode  : 1 (pid: 77)"] for rank in (0, 8)]
+    diagnosis = diagnosed(*EXCEPTION, *lines)
+    assert ranks(diagnosis) == [0] and "end first" not in diagnosis.message
 
 
 def test_the_end_of_a_launcher_that_another_program_started_is_a_report() -> None:
