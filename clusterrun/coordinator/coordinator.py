@@ -247,7 +247,9 @@ class Coordinator:
         is_terminals = event.number == signal.SIGHUP and not self._is_batch_job
         if event.number in contract.USERS_SIGNALS and not is_terminals and self._lifecycle.live is not None:
             self._lifecycle.live.signal(event.number)
-        self._signal(now, event.number, "the coordinator got")
+        # Only ``scancel -b -s INT`` and ``-f`` send INT to a batch job. A plain batch job survives both.
+        is_for_ranks = event.number == signal.SIGINT and self._is_batch_job
+        self._signal(now, event.number, "the coordinator got", some=False if is_for_ranks else None)
 
     def _signal(self, now: Now, number: int, who: str, some: bool | None = None) -> None:
         lifecycle = self._lifecycle

@@ -64,7 +64,7 @@ class _SignalQuestion:
     number: int  # of the signal
     by_clock: bool = False  # no signal came, but the notice was due
     some: bool = False  # only some agents got it, so it may not be a request to end the run
-    interrupts_ranks: bool = False  # an INT to the agents alone: ``scancel -s INT``, which is for the ranks
+    interrupts_ranks: bool = False  # an INT that ``scancel -s INT`` sent, which is for the ranks
 
 
 class Termination(RunPart):
@@ -214,7 +214,7 @@ class Termination(RunPart):
     ) -> EndAsked | None:
         """Handle a TERM or INT that this process or an agent got; ``wish`` is the end that it requests.
 
-        ``some``: whether only some of the agents got it; None if this process got it.
+        ``some``: whether only some of the agents got it; None if this process got it to end the run.
         """
         if self._over:
             return None
@@ -267,8 +267,9 @@ class Termination(RunPart):
             if self._until is not None or not (self._survival.requeue or is_own):
                 return None
             return self._notify(now, TIME_LIMIT, self._seconds_left(now, TIME_LIMIT), live)[1]
-        if question.interrupts_ranks and not (why or question.some) and live is not None:
-            live.continue_after(now, question.number)
+        if question.interrupts_ranks and not (why or question.some):
+            if live is not None:
+                live.continue_after(now, question.number)
             return None
         seconds = self._seconds_left(now, why)
         if sudden:

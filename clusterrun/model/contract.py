@@ -101,7 +101,10 @@ TERMINATE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NOTICE_SIGNAL = signal.SIGUSR2
 # Signals that users let Slurm send (``--sbatch signal=USR1@90``, ``scancel -s USR1``) to ranks that handle
 # them. They end no process of clusterrun.
-USERS_SIGNALS = (signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
+USERS_SIGNALS = (
+    *(signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM),
+    *(signal.SIGABRT, signal.SIGXCPU, signal.SIGURG),
+)
 # Signals from outside that clusterrun's processes on nodes catch, pass on or ignore.
 OUTSIDE_SIGNALS = (*TERMINATE_SIGNALS, NOTICE_SIGNAL, *USERS_SIGNALS)
 

@@ -237,10 +237,15 @@ def cancelled_step() -> None:
     assert (tape.saved.state, tape.saved.reason) == (State.FAILED, f"{message}, and the agents with it")
 
 
-def interrupt_to_steps() -> None:
+def interrupt() -> None:
     tape = run()
-    for moment in (50.0, 60.0):
-        tape.at(moment, *steps(signal.SIGINT))
+    batch = SignalCame(signal.SIGINT)
+    for moment, events in (
+        (50.0, steps(signal.SIGINT)),
+        (60.0, [batch]),
+        (62.0, [*steps(signal.SIGINT), batch]),
+    ):
+        tape.at(moment, *events)
         assert sent(tape.does(moment + 0.1, JobTold("", WALL + 900.0))) == passed(signal.SIGINT)
         assert tape.saved.state is State.RUNNING
     ends(tape, 65.0, 0)
@@ -299,7 +304,7 @@ ROWS = {
     "`scancel -s USR2 JOB`": make_room,
     "`scancel -s TERM JOB`": term_to_steps,
     "`scancel JOB.STEP` of the agents": cancelled_step,
-    "`scancel -s INT JOB`": interrupt_to_steps,
+    "`scancel -s INT JOB`, `-b`, `-f`": interrupt,
     "TERM or INT to one agent": term_to_one_agent,
     "TERM or INT without Slurm, Ctrl-C in `clusterrun run`": term_without_slurm,
     "HUP without Slurm": terminal_lost,

@@ -605,20 +605,11 @@ def test_a_signal_to_one_agent_costs_its_node_and_ends_no_run(number, message) -
     assert tape.does(80.0, EpochClaimed(1)) != []
 
 
-@pytest.mark.parametrize(
-    ("number", "more"),
-    [
-        (signal.SIGTERM, signalled(signal.SIGTERM, 0)),
-        (signal.SIGTERM, [SignalCame(signal.SIGTERM)]),
-        (signal.SIGINT, [SignalCame(signal.SIGINT)]),
-    ],
-)
+@pytest.mark.parametrize("more", [signalled(signal.SIGTERM, 0), [SignalCame(signal.SIGTERM)]])
 @pytest.mark.parametrize("before_the_answer", [True, False])
-def test_a_signal_to_all_agents_or_to_the_coordinator_too_still_cancels(
-    number, more, before_the_answer
-) -> None:
+def test_a_term_to_all_agents_or_to_the_coordinator_too_still_cancels(more, before_the_answer) -> None:
     tape = training(end_at=9_000.0, max_restarts=1)
-    tape.at(50.0, *signalled(number, 1), *(more if before_the_answer else []))
+    tape.at(50.0, *signalled(signal.SIGTERM, 1), *(more if before_the_answer else []))
     tape.at(50.1, JobTold("", WALL + 9_000.0))
     if not before_the_answer:
         tape.at(50.2, *more)

@@ -24,8 +24,8 @@ def on_signal(number, frame):
     got.append(number)
     print(signal.Signals(number).name, flush=True)
 
-for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, on_signal)
+for name in ("USR1", "USR2", "HUP", "ABRT", "INT", "TERM"):
+    signal.signal(getattr(signal, f"SIG{name}"), on_signal)
 print("up", flush=True)
 while not {signal.SIGTERM, signal.SIGINT} & set(got):
     time.sleep(0.1)
@@ -143,17 +143,18 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     for case in ("plain-preempted", "our-preempted", "requeued"):
         argv = ["sbatch", "--partition=urgent", f"--nodelist={runs.node[case]}", "--exclusive", "--wrap=true"]
         assert runs.here.lab.exec(argv, cwd=str(runs.here.project)).code == 0
-    for option, number in (("-s", "USR1"), ("-bs", "HUP"), ("-fs", "USR2")):
+    for option, number in (("-s", "USR1"), ("-bs", "HUP"), ("-fs", "USR2"), ("-s", "ABRT")):
         runs.scancel("signalled", option, number)
         wanted = f"SIG{number}"
         until(lambda wanted=wanted: wanted in runs.printed("signalled"), 60)
     assert runs.state("signalled")[0] == "RUNNING"
     runs.scancel("trapped", "-b", "-s", "USR1")
-    runs.scancel("plain-signalled", "-s", "USR1")
-    until(lambda: "SIGUSR1" in runs.printed("plain-signalled"), 60)
+    for number in ("USR1", "ABRT"):
+        runs.scancel("plain-signalled", "-s", number)
+        until(lambda wanted=f"SIG{number}": wanted in runs.printed("plain-signalled"), 60)
     # INT ends a rank only if the rank ends by itself.
-    for case in ("signalled", "plain-interrupted"):
-        runs.scancel(case, "-s", "INT")
+    runs.scancel("signalled", "-fs", "INT")
+    runs.scancel("plain-interrupted", "-s", "INT")
 
     # A save of 25 s completes wherever plain Slurm completes it.
     saved = [f"{whose}-{case}" for case in ("cancelled", "preempted", "limit") for whose in ("plain", "our")]
