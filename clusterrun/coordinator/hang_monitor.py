@@ -11,6 +11,7 @@ from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.run_part import EndAsked, RunPart, Shared
 from clusterrun.model import contract
+from clusterrun.model.frozen import replace
 from clusterrun.model.states import State
 from clusterrun.monitor.hang_detector import AskObserver, EndAttempt, HangDetector, Save, TakeBack, Warn
 from clusterrun.notify.event_message import HUNG
@@ -44,6 +45,16 @@ class HangMonitor(RunPart):
 
     def asked(self, now: Now, event: ClientAsked) -> EndAsked | None:
         return self._carry_out(now, self._detector.on_request(now.steady, now.wall, event.name, event.body))
+
+    def explained(self, now: Now, end: RunOutcome) -> RunOutcome:
+        """Return ``end``, with the time that no rank has made progress if a time limit ended such a run."""
+        stalled = self._detector.stalled(now.steady) if end.state is State.TIMEOUT else 0.0
+        if not stalled:
+            return end
+        from clusterrun.model.duration import spoken  # at the end of a run, not before
+
+        reason = f"{end.reason}{contract.STALLED}{spoken(stalled)}: a shorter --hang-after finds out why"
+        return replace(end, reason=reason)
 
     def over(self, now: Now, completed: bool) -> None:
         self._carry_out(now, self._detector.over(now.steady, now.wall, completed))

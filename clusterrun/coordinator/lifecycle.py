@@ -149,6 +149,8 @@ class Lifecycle(RunPart):
         judged = self._restart.judged
         began = self.live.failure_event_at if self.live else judged.failed_at if judged else None
         since = None if began is None else (now.steady if at is None else at) - began
+        if self.watching is not None:
+            wish = self.watching.explained(now, wish)
         if self.stage is RunStage.SHUTTING_DOWN or not self._restart.ask(wish, since):
             return
         self._end_now(now, wish)

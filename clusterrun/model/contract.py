@@ -150,6 +150,8 @@ EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
 # Part of the reason of an end. Nobody sees whether a rank saves: a handler may only set a flag.
 PERHAPS_SAVING = "perhaps while saving"
 PROLOG_FAILS = "Slurm holds a job if the prolog of a node fails, or cancels it with no-requeue: see sinfo -R"
+# Part of the reason of a time limit that a hang led to. More time would not help.
+STALLED = "; no rank had made progress for "
 # Part of the reason of a run that waits for its next job.
 GOES_ON = "; the run goes on "
 # Limit on how often a run requeues itself without its unfit nodes.

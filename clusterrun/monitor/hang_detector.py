@@ -255,6 +255,12 @@ class HangDetector:
             return []
         return self._instead(self._together.warning, self._together.over(now))
 
+    def stalled(self, now: float) -> float:
+        """Return the seconds since a rank moved; 0 if they are few, or no observer reported lately."""
+        seconds, patience = now - self._moved_at, QUIET_PERIODS * self._watch.sample_seconds
+        reports = any(now - watched.heard_at <= patience for watched in self._nodes.values())
+        return seconds if self._pulses and reports and seconds >= START_PATIENCE else 0.0
+
     def wakes_at(self) -> float | None:
         if self._round is not None:
             return self._round.overdue_at

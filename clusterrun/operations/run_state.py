@@ -97,7 +97,8 @@ def judge(evidence: RunEvidence) -> RunStatus:
     is_deadline = row is not None and row.word == "DEADLINE"
     is_local = record.cluster == Cluster.LOCAL.value
     may_advise = not (record.spec.goes_on or record.in_allocation)
-    if may_advise and verdict.state is State.TIMEOUT and not is_deadline:
+    has_stalled = contract.STALLED in verdict.reason
+    if may_advise and verdict.state is State.TIMEOUT and not (is_deadline or has_stalled):
         remedy = "--time allows more" if is_local else "--time asks for more, --requeue continues such a run"
         if record.sweep:
             remedy = f"for more: clusterrun sweep retry --time TIME {record.name.rpartition('.')[0]}"

@@ -364,6 +364,15 @@ def test_ranks_that_are_killed_in_their_hang_have_not_progressed() -> None:
         assert all_same(detector, 63.0, state="") == []
 
 
+def test_the_time_since_a_rank_moved_counts_only_while_observers_report() -> None:
+    detector = make_detector(hang=600.0)
+    for at in (10.0, 90.0):
+        all_same(detector, at)
+    assert (detector.stalled(100.0), detector.stalled(150.0)) == (90.0, 0.0)
+    all_same(detector, 160.0, output=7)
+    assert detector.stalled(180.0) == 0.0
+
+
 def test_silent_observers_are_no_stall() -> None:
     detector = make_detector(60.0)
     all_same(detector, 1.0)

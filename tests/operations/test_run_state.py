@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterrun.model import contract
 from clusterrun.model.duration import moment
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure, OrphanReport, RunStatus
@@ -322,6 +323,8 @@ def test_the_reason_has_the_observation(changes: dict[str, Any], message: str) -
 def test_the_reason_of_the_coordinator_for_the_same_end_replaces_that_of_slurm() -> None:
     limit = state(State.TIMEOUT, reason="the job's time limit was reached")
     assert judge(evidence(row=row("TIMEOUT"), state=limit)).reason.startswith(f"{limit.reason}; --time")
+    hung = replace(limit, reason=f"{limit.reason}{contract.STALLED}5 min")
+    assert judge(evidence(row=row("TIMEOUT"), state=hung)).reason == hung.reason
 
 
 def test_the_end_at_the_time_limit_names_the_options_that_help_unless_the_run_has_them() -> None:
