@@ -552,7 +552,9 @@ class _LogVerdict:
         is_asked = ASKED_TO_END.match(error.text) is not None
         waits = error.row is not None and error.row.verdict is Verdict.NEVER_ARRIVED
         shown = {rank if rank >= 0 else rank_in(text) for _, rank, text in self._log.tail if text}
+        shown |= {process.rank for process in self._log.processes.values() if process.rank >= 0}
         is_only_rank = shown == {*ranks} and self._log.world != 1 and not self._all_ends
+        is_only_rank = is_only_rank and len(self._log.file_names) < 2
         did = "failed first" if len(ranks) < 2 and not is_only_rank else "failed"
         were = "was" if len(ranks) < 2 else "were"
         did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did

@@ -1352,6 +1352,12 @@ def test_a_rank_whose_output_alone_is_shown_may_not_have_failed_first() -> None:
     marked = [f"[rank3]: {line}" for line in EXCEPTION]
     assert "no other rank" in diagnosed(*marked).message
     assert "rank 3 failed first" in diagnosed("world_size: 4", *marked).message
+    log = JobLog()
+    for rank, lines in ((2, ["ready"]), (3, [*["ready"] * 400, *EXCEPTION])):
+        log.begin_file(rank)
+        for line in lines:
+            log.hear(line)
+    assert "rank 3 failed first" in diagnosis_of(log).message
 
 
 def test_the_error_that_names_the_rank_of_the_report_is_that_of_the_rank() -> None:
