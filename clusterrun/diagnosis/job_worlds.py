@@ -318,13 +318,15 @@ def _rest_of(world: JobWorld, history: JobHistory, seconds_seen: float) -> Rest:
         for rank in waiting
         if rank.location.doing is Doing.RENDEZVOUS and rank.process.idle < rank.process.seconds
     ]
-    telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
-    telling = telling or [rank for rank in world.ranks if rank.state]
+    considered = (
+        waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
+    )
+    considered = considered or [rank for rank in world.ranks if rank.state]
     still_seconds = {rank.rank: history.still_for(rank, counters.get(rank.rank, ())) for rank in world.ranks}
-    seconds = min([*(still_seconds[rank.rank] for rank in telling), seconds_seen])
+    seconds = min([*(still_seconds[rank.rank] for rank in considered), seconds_seen])
     by_chance = [
         rank
-        for rank in telling
+        for rank in considered
         if not (polls_for_lock_file(rank.stacks.main) or waits_for_ray(rank.stacks.main))
         if not script_has_ended(rank.stacks.main)
         if not any(child.lacks_thread for child in rank.process.children)
@@ -484,42 +486,9 @@ def _meets(look: JobLook) -> SeenLauncher | None:
 
 def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) -> Diagnosis:
     """Return the diagnosis of a job in which no rank runs: its launchers may wait for each other."""
-    meeting = {look.node: launcher for look in looks if (launcher := _meets(look))}
-    if meeting:
-        node, first = next(iter(meeting.items()))
-        count = len(looks) + len(mute)
-        name, endpoint, verdict = first.name, first.endpoint, Verdict.UNDETERMINED
-        sentence = f"{name} on {some_of(list(meeting), MOST)} waits for other nodes, and has started no rank"
-        frame = next(frame for frame in first.stack if "rendezvous" in frame)
-        evidence = [f"{name} on {node} is at {short(frame)}"]
-        evidence += [f"its rendezvous endpoint is {endpoint}"] * bool(endpoint)
-        remedy = "start it once on each node (srun --ntasks-per-node=1), with the same --nnodes and "
-        remedy += "rendezvous endpoint; the endpoint's port must be reachable from every node"
-        host = endpoint.partition(":")[0]
-        names = {look.node.partition(".")[0] for look in looks}
-        # An address, or the name of an interface such as n0001-ib, may belong to a node of the job.
-        is_foreign = re.fullmatch(r"[a-z][\w.-]*", host) and not host.startswith((*names, "localhost"))
-        culprits = []
-        if first.nodes > count:
-            verdict, evidence = Verdict.NEVER_ARRIVED, evidence[:1]
-            sentence += f": it waits for {first.nodes} nodes, and the job has {count}"
-            remedy = "give it the number of nodes of the job: --nnodes $SLURM_NNODES"
-        elif count > 1 and re.match(r"localhost|127\.|\[?::1", endpoint):
-            sentence += ": its rendezvous endpoint is each node's own loopback, so each node waits for itself"
-            remedy = FIRST_NODE_REMEDY
-        elif is_foreign and not mute:
-            sentence += ": its rendezvous endpoint names no node of the job"
-            remedy = FIRST_NODE_REMEDY
-        elif not mute:
-            for look in looks:
-                children = [child for rank in look.ranks for child in rank.snapshot.process.children]
-                running = ", ".join(f"{child.name} (process {child.pid})" for child in children[:MOST])
-                why = f"no {name} waits there" + (f"; there runs {running}" if running else "")
-                culprits += [Culprit(-1, look.node, why)] * (look.node not in meeting)
-        if culprits:
-            verdict = Verdict.NEVER_ARRIVED
-        certainty = absent_rank.CERTAINTY if culprits else 0
-        return Diagnosis(verdict, sentence, tuple(culprits), (), tuple(evidence), remedy, certainty=certainty)
+    launchers = {look.node: launcher for look in looks if (launcher := _meets(look))}
+    if launchers:
+        return _of_launchers(launchers, looks, mute)
     count = sum(look.processes for look in looks)
     names = {launcher.name for look in looks for launcher in look.launchers}
     names.update(program for look in looks for program in look.programs)
@@ -530,3 +499,43 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
         return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=absent_rank.SILENT_NODE_REMEDY)
     remedy = "if it still starts, look again in a moment; a rank has RANK, SLURM_PROCID or a variable of MPI"
     return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)
+
+
+def _of_launchers(
+    launchers: Mapping[str, SeenLauncher], looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]
+) -> Diagnosis:
+    """Return the diagnosis of ``launchers``, by node, that wait for the launchers of other nodes."""
+    node, first = next(iter(launchers.items()))
+    name, endpoint = first.name, first.endpoint
+    count = len(looks) + len(mute)
+    sentence = f"{name} on {some_of(list(launchers), MOST)} waits for other nodes, and has started no rank"
+    frame = next(frame for frame in first.stack if "rendezvous" in frame)
+    evidence = [f"{name} on {node} is at {short(frame)}"]
+    if first.nodes > count:
+        sentence += f": it waits for {first.nodes} nodes, and the job has {count}"
+        remedy = "give it the number of nodes of the job: --nnodes $SLURM_NNODES"
+        return Diagnosis(Verdict.NEVER_ARRIVED, sentence, evidence=tuple(evidence), remedy=remedy)
+    if endpoint:
+        evidence.append(f"its rendezvous endpoint is {endpoint}")
+    verdict, remedy, culprits = Verdict.UNDETERMINED, FIRST_NODE_REMEDY, []
+    host = endpoint.partition(":")[0]
+    names = {look.node.partition(".")[0] for look in looks}
+    # An address, or the name of an interface such as n0001-ib, may belong to a node of the job.
+    is_foreign = re.fullmatch(r"[a-z][\w.-]*", host) and not host.startswith((*names, "localhost"))
+    if count > 1 and re.match(r"localhost|127\.|\[?::1", endpoint):
+        sentence += ": its rendezvous endpoint is each node's own loopback, so each node waits for itself"
+    elif is_foreign and not mute:
+        sentence += ": its rendezvous endpoint names no node of the job"
+    else:
+        remedy = "start it once on each node (srun --ntasks-per-node=1), with the same --nnodes and "
+        remedy += "rendezvous endpoint; the endpoint's port must be reachable from every node"
+        for look in looks if not mute else ():
+            if look.node in launchers:
+                continue
+            children = [child for rank in look.ranks for child in rank.snapshot.process.children]
+            running = ", ".join(f"{child.name} (process {child.pid})" for child in children[:MOST])
+            why = f"no {name} waits there" + (f"; there runs {running}" if running else "")
+            culprits.append(Culprit(-1, look.node, why))
+            verdict = Verdict.NEVER_ARRIVED
+    certainty = absent_rank.CERTAINTY if culprits else 0
+    return Diagnosis(verdict, sentence, tuple(culprits), (), tuple(evidence), remedy, certainty=certainty)
