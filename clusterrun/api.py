@@ -3,7 +3,7 @@
     run = clusterrun.submit("train.py", "--lr", "0.1", nodes=4, gpus=8)
     run.wait()
 
-Configuration files and ``CLUSTERRUN_*`` options are for the command line: here only what is said counts.
+Functions read neither configuration files nor ``CLUSTERRUN_*`` options. Only their arguments count.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Before the name of a variable on its way into a container.
 FORWARDED_PREFIX = "CLUSTERRUN_CARRIED_"
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# They describe the host's files; inside they are the image's, but for those that the user set by --env.
+# Variables that describe the host's files. The image sets its own, unless the user sets them by --env.
 _OF_THE_HOST = frozenset(
     (
         *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX"),

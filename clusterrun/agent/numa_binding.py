@@ -39,7 +39,7 @@ class Cpu:
 def cpus_of_ranks(kind: str, gpu_nodes: Sequence[int], cpus: Sequence[Cpu]) -> list[frozenset[int]]:
     """Return the processors of each rank. ``gpu_nodes`` are the NUMA nodes of the ranks' GPUs.
 
-    ``cpus`` are those that the job may use. Raises ``NotBound`` if a rank would get none.
+    ``cpus`` are the processors that the job may use. Raises ``NotBound`` if a rank would get none.
     """
     result = [_near(kind, rank, gpu_nodes, cpus) for rank in range(len(gpu_nodes))]
     for rank, rank_cpus in enumerate(result):

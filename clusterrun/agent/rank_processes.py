@@ -175,9 +175,9 @@ class RankProcesses:
     def signal(self, message: SignalRanks) -> SignalTaken:
         """Signal the processes that handle it, as plain srun does: ranks, and the programs below them.
 
-        With ``to_all`` a rank in which no process handles it gets it too, as with plain srun. TERM is an
-        exception: the coordinator orders the end of such ranks. With ``--requeue`` the signal is a notice of
-        the end, which must not end a rank.
+        A rank without such a process gets it too if ``to_all`` is set, as with plain srun. TERM is an
+        exception: the coordinator orders the end of such ranks. If the run has ``--requeue``, the signal is a
+        notice of the end, which must not end a rank.
         """
         from clusterrun.agent.rank_signals import processes_handling  # loaded with the first signal
 
@@ -195,7 +195,7 @@ class RankProcesses:
         return SignalTaken(self._epoch, number, len(handling))
 
     def terminate(self, only_unreached: bool) -> None:
-        """Send TERM to the rank processes, or only to those that ``signal`` did not signal.
+        """Send TERM to the rank processes, or only to processes that did not get the signal before.
 
         Filters of a rank's output get none: they end with the processes that write to them.
         """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clusterrun.diagnosis.log_process import LogError
     from clusterrun.slurm.foreign_job import ForeignJob
 
-# So many tasks of an array are named.
+# Tasks of an array that a message names.
 MOST_TASKS = 8
 
 CULPRIT = View(

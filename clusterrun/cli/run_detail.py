@@ -123,7 +123,7 @@ def progress_text(step: int, checkpoint: int) -> str:
 
 
 def left_out(state: RunState) -> list[str]:
-    """Return the excluded nodes without those that a later job of the run uses again."""
+    """Return the excluded nodes that no later job of the run uses again."""
     used = set(state.spares)
     # An attempt that failed may have lost the node: it was excluded then, and is not used again.
     if state.attempts and state.attempts[-1].outcome in ("", State.COMPLETED.value):

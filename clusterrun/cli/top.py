@@ -246,7 +246,7 @@ def _node(use: NodeUse, now: float) -> tuple[str, ...]:
 def _ranks(use: NodeUse, repeated: set[int]) -> list[tuple[str, ...]]:
     """Return a row per rank. It shows a GPU if the node has as many GPUs as ranks.
 
-    Ranks whose number is in ``repeated`` are told apart by their processes.
+    Ranks whose number is in ``repeated`` are shown with their processes.
     """
     paired = use.gpus if len(use.gpus) == len(use.ranks) else ()
     rows = []

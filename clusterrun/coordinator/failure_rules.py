@@ -57,7 +57,7 @@ class FailureEvidence:
 
     event: FailureEvent
     attempts: Sequence[Attempt]  # all attempts of the run; the newest one has this failure
-    # the newest attempts, none of which got further than an earlier attempt
+    # the newest attempts in a row that got no further than an earlier attempt
     since_progress: Sequence[Attempt]
 
     @property

@@ -54,7 +54,7 @@ class Membership:
         self.by_link: dict[int, Member] = {}  # members that are not lost, by link
         self.launcher_lives = False  # a launcher runs
         self.launches = 0
-        # By node; None: of the coordinator's machine.
+        # Overloads of each node. The key None is the coordinator's machine.
         self._overloads: dict[int | None, Overloads] = defaultdict(Overloads)
         self.launcher_words = ""  # how the launcher ended, for reports of agents that it took along
 
@@ -83,7 +83,7 @@ class Membership:
         return [member for member in self.members if member is not None]
 
     def clear(self) -> list[Member]:
-        """Remove all members. Return those that had a link."""
+        """Remove all members. Return the members that had a link."""
         dismissed = self.linked()
         self._names.update((member.node, member.name) for member in self.taken())
         self.members = [None] * len(self.members)
@@ -132,7 +132,7 @@ class Membership:
         """Mark a member as lost, because its link ended. Its ranks may live until its lease ends."""
         del self.by_link[member.link]
         member.lost = True
-        # Nothing is known of the time before it joined.
+        # The time before the member joined is unknown.
         since = max(member.joined, now.steady - self.timeouts.lease)
         member.is_excused = self.excuse([member.node], since, now)
 

@@ -55,7 +55,7 @@ class _Joining:
 
 
 class _Ending:
-    """The wait for the end of the launcher, which was told to end at ``since``."""
+    """The wait for the end of the launcher, which got a signal at ``since``."""
 
     def __init__(self, since: float) -> None:
         self.since = since

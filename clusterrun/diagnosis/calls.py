@@ -438,7 +438,7 @@ class CallTable:
         return max(self.still_for(seconds), unknown)
 
     def gets_on(self, rank: RankSnapshot) -> bool:
-        """Return whether a late rank shows progress. Of a noticed hang, only a growing file counts."""
+        """Return whether a late rank shows progress. Only a growing file counts after a noticed hang."""
         return rank.writes or (not self.stalled and (rank.compiles or rank.receives or bool(rank.counts)))
 
     def patience(self, late: Sequence[RankSnapshot]) -> float:

@@ -159,7 +159,7 @@ class ProcessSample:
 
 @frozen
 class ThreadWait:
-    """What a thread waits for inside its process."""
+    """The wait of a thread for an object of its own process."""
 
     # ``lock``; ``join`` of a thread; ``put``, ``get`` or ``done`` (the join) of a queue; ``event``;
     # ``result`` of a task; to ``read`` from a socket, or to ``connect`` it
@@ -219,7 +219,7 @@ class MainCall:
     # ``FILE:LINE``, tab, key of a store that is set there; with a tab and the condition that is false
     sets: tuple[str, ...] = ()
     is_of_all: bool = False  # the collective is known to take all ranks, because the script passed no group
-    # collectives that it called with a group of which it is no member. torch warns and does nothing
+    # collectives that it called with a group of other ranks. torch warns and does nothing
     ignored: tuple[str, ...] = ()
 
 

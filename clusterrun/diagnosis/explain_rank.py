@@ -51,7 +51,7 @@ _FORK_REMEDY = (
     "a fork copies locks as they are, without the thread that releases them: start that process by "
     'get_context("spawn") or "forkserver", or before any thread'
 )
-# What a thread waits for inside its process, by ``ThreadWait.kind``.
+# The explanation of each ``ThreadWait.kind``.
 _THREAD_WAITS = {
     "lock": "for a lock",
     "join": "for the end of another thread",

@@ -191,7 +191,7 @@ _KEYS: tuple[Callable[[SeenRank], object], ...] = (
 
 
 def _split(unsplit: Sequence[SeenRank], keys: list[Callable[[SeenRank], object]]) -> list[list[SeenRank]]:
-    """Return ``seen`` in parts without equal numbers."""
+    """Divide ranks into parts without equal numbers."""
     numbered = [_by_task(unsplit)] if _by_task(unsplit) else [list(unsplit)]
     numbers = [rank.name.rank for rank in numbered[0] if rank.name.rank >= 0]
     if len(set(numbers)) == len(numbers):

@@ -77,7 +77,7 @@ TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 
 @frozen
 class StackLocation:
-    """Where a thread is: what it does, the innermost frame of the user's code ('': none), the torch call."""
+    """The place of a thread: its kind, the innermost frame of the user's code ('': none), the torch call."""
 
     doing: Doing
     frame: str = ""

@@ -79,7 +79,7 @@ class Survival:
 
     @property
     def announces(self) -> bool:
-        """Return whether anybody is told of the events of the run."""
+        """Return whether the run announces its events to anybody."""
         return bool(self.on_event or self.notify)
 
 

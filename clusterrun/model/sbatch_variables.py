@@ -37,7 +37,7 @@ UNUSED = {
 }
 # sbatch sets these if their variable exists, with any value or none.
 SWITCHES = frozenset({"no-requeue", "overcommit", "requeue", "spread-job", "use-min-nodes"})
-# Options of which the user's shell sets none if a stronger source sets another of the same kind.
+# Options by kind. The user's shell sets no option of a kind if a stronger source sets one.
 KINDS = {
     **dict.fromkeys(("gres", "gpus", "gpus-per-node", "gpus-per-task"), "gpus"),
     **dict.fromkeys(("mem-per-cpu", "mem-per-gpu"), "mem"),

@@ -53,7 +53,7 @@ class JobSpec:
     ranks_per_node: int = 0  # CPU ranks, if ``gpus`` is 0
     cpus_per_rank: int = 0
     time: int = 0  # seconds; 0: the site's default
-    # Least seconds with which the job may start, if ``time`` does not fit; 0: not less than ``time``
+    # Least time limit in seconds if a job with ``time`` cannot start; 0: ``time``
     time_min: int = 0
     partition: str = ""
     account: str = ""
@@ -191,7 +191,7 @@ class JobSpec:
 
     @property
     def least_allocated(self) -> int:
-        """Return the least number of nodes, spares included, with which a job starts."""
+        """Return the least number of nodes that a job needs to start, spares included."""
         return (self.min_nodes or self.nodes) + self.spares
 
     @property

@@ -362,7 +362,7 @@ class JobLooker:
             return {}
         workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
         workers.sort(key=lambda pid: getattr(proc.find_alive(pid), "state", "") != "R")
-        # A loader's workers are alike. Each other process may be the one that holds the rank up.
+        # All workers of a loader do the same. Any other process may hold the rank up.
         most = MOST_WORKERS if in_data_loader(stack) else MOST_SPIES
         spied = self._spied(workers[:most], _NONBLOCKING)
         return {pid: process.main for pid, process in spied.items()}

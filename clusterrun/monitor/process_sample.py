@@ -114,7 +114,7 @@ def awaited_lock(pid: int) -> tuple[int, str]:
 def awaited_file(pid: int) -> str:
     """Return the file, pipe or socket that a thread waits for in a call of the kernel; '' if unknown.
 
-    The first argument of a call is its descriptor. That of a poll is the address of a list of descriptors.
+    The first argument of a call is its descriptor; of a poll, it is the address of a list of descriptors.
     """
     call = proc.content(f"/proc/{pid}/syscall").split()
     if len(call) < 3:

@@ -69,7 +69,7 @@ def diagnose_job(
     if diagnosis.verdict is not Verdict.NOTHING and (failure := failure_in_output(context, job)):
         evidence = (f"{job.output} tells of a failure: {failure}", *diagnosis.evidence)
         if looker.all_run:
-            # The process that printed it goes on.
+            # The process that printed the error still runs.
             error = failure.rpartition(" failed first: ")[2]
             evidence = (*diagnosis.evidence, f"{job.output} shows an error that ended no rank: {error}")
         diagnosis = replace(diagnosis, evidence=evidence)

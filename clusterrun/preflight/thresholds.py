@@ -79,7 +79,7 @@ DEFAULTS = Thresholds.of_user(())
 
 
 def for_backend(thresholds: Thresholds, backend: str) -> Thresholds:
-    """Return the thresholds for rates of ``backend``. Those of gloo vary more: it shares processors."""
+    """Return the thresholds for rates of ``backend``. Rates of gloo vary more: it shares processors."""
     if backend != "gloo":
         return thresholds
     wide = thresholds.slow_gloo
@@ -121,7 +121,7 @@ def line(
     )
     deviation = 0.0 if few else max(noise, spread)
     gap = max(median * (thresholds.slow_few if few else thresholds.slow_warn), thresholds.z * deviation)
-    # An outlier inflates the deviation of few nodes, with which it is compared.
+    # Among few nodes an outlier inflates the deviation that it is compared with.
     widest = thresholds.slow_few if len(numbers) <= FEW_NODES else thresholds.slow_fail
     gap = min(gap, median * max(widest, thresholds.slow_warn))
     slow = max(median - gap, floor if median >= floor else 0.0)

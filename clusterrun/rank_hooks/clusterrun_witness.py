@@ -71,7 +71,7 @@ MOST_TASKS = 8
 INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
 # A backend for tests, which FSDP, and with it many frameworks, registers whenever it is imported.
 UNUSED = {"FAKE"}
-# What a thread waits for in a function of Python's library, by file and function.
+# The kind of wait in a function of Python's library, by file and function.
 THREAD_WAITS = {
     ("threading.py", "join"): "join",
     ("threading.py", "wait"): "event",

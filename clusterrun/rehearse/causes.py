@@ -91,7 +91,7 @@ def judge(
     """Return the findings of a fault, the cause first.
 
     ``differs``: the part in which the undisturbed runs ``first`` and ``second`` differ, or ''.
-    ``reference``: what is `expected`, if that was made before.
+    ``reference``: the result of `expected`; None computes it.
     """
     if len(fault_run.lives) < 2:
         return (unknown(f"the ranks were not started again: {fault_run.tail}"),)

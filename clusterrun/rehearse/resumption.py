@@ -30,11 +30,11 @@ class Reference:
     """The steps that every rank should make. Weights and states are checksums."""
 
     steps: Mapping[int, Mapping[int, Step]]  # by rank, then by the number of the step
-    # By rank and optimizer: weights and state before the first step.
+    # Weights and state before the first step, by rank and optimizer.
     initial: Mapping[int, Mapping[int, tuple[int, int]]]
     # The last step whose values can be compared bit by bit; later steps differ by rounding.
     exact: float = math.inf
-    # By rank and step: the generators from which the control drew random numbers.
+    # The generators that gave the control random numbers, by rank and step.
     drawn: Mapping[int, Mapping[int, frozenset[str]]] = MappingProxyType({})
     # Weights that the script itself changed after a step, by rank, then by (step, optimizer).
     script_moves: Mapping[int, Mapping[tuple[int, int], int]] = MappingProxyType({})
@@ -166,7 +166,7 @@ def resumed(reference: Reference, start: Start) -> dict[int, int | None]:
 
 
 def _possible_steps(reference: Reference, trace: RankTrace) -> tuple[int, ...]:
-    """Return the steps after which the control had the weights with which this rank begins.
+    """Return the steps after which the control had the weights that this rank begins with.
 
     If the optimizer's state was the same too after some of these, only they count.
     """

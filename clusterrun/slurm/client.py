@@ -233,9 +233,9 @@ class SlurmClient:
         return _setting(self._configuration, "SelectType").lower() == "select/linear"
 
     def step_options(self) -> tuple[str, ...]:
-        """Return the options with which a step beside a job uses all of its processors, by no MPI.
+        """Return the options that give a step beside a job all of its processors, without MPI.
 
-        Without a plugin that binds, srun would print about the option, even if it is to be quiet.
+        srun prints a message about ``--cpu-bind`` if no plugin binds, even if it is to be quiet.
         """
         binds = _setting(self._configuration, "TaskPlugin").lower() != "task/none"
         return (*(("--cpu-bind=none",) if binds else ()), "--mpi=none", "--export=ALL", "--quiet")

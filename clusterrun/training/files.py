@@ -135,8 +135,8 @@ def digest_of(path: str) -> str:
 def drop_old(folder: str, newest: CheckpointFile, keep: int, damaged: Collection[CheckpointFile]) -> None:
     """Remove old checkpoints up to ``newest`` of this attempt and earlier ones, except the last ``keep``.
 
-    A later step stays: it belongs to a training that went further, or to a newer attempt. Damaged files do
-    not count among those that are kept.
+    A later step stays: it belongs to a training that went further, or to a newer attempt. ``keep`` does
+    not count damaged files.
     """
     mine = [
         checkpoint

@@ -72,7 +72,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return [Hypothesis(explain, CERTAINTY)]
     if all(script_has_ended(rank.stacks.main) for rank in living):
         culprits = tuple(rank.rank for rank in living)
-        # That is no guess: the outermost frame of each is gone.
+        # The outermost frame of each rank is gone, which proves it.
         return [Hypothesis(absent_rank.explain_never_arrived, absent_rank.CERTAINTY, culprits)]
     if all(_stands_for_others(rank) for rank in living) and (processes := _below(living)):
         return processes

@@ -22,8 +22,8 @@ CERTAINTY = 20
 CUT = 100
 MOST_COUNTS = 16
 _PAIRS = "let one of each two ranks receive first, or use sendrecv; a large send to the own rank never ends"
-# By the beginning of a call that another rank must answer by another call: how ranks wait in it, what that
-# other rank does, and the remedy.
+# Calls that another rank must answer by another call: how ranks wait in it, what that other rank does, and
+# the remedy. The key is the beginning of the call's name.
 _ONE_SIDED = {
     STORE_WAIT: (
         "for a key of the store",

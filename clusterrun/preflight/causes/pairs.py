@@ -107,7 +107,7 @@ Rival = namedtuple("Rival", ["lead", "partners"])
 
 
 class PairModel:
-    """What the answers to one question about these nodes may mean.
+    """The possible causes behind the answers to one question about these nodes.
 
     ``failure``: nats that a cause saves for each failure that it explains, and loses for each pass.
     ``groups``: nodes that passed together. ``group_of``: the number of a node's group.
@@ -236,7 +236,7 @@ class PairExplanation:
         """Return whether one of these causes separates two groups.
 
         If the groups were one behind the same cut, chance or bad links would explain each failure between
-        them. That must be as unlikely as for a cause. Any of ``G`` groups may look apart from another one.
+        them. This must be as improbable as for a cause. Any of ``G`` groups may look apart from another one.
         """
         if Cause("cut", (a,)) not in causes and Cause("cut", (b,)) not in causes:
             return False
@@ -280,7 +280,7 @@ class PairExplanation:
 
 
 def explain_pairs(answers: Answers, nodes: Sequence[int], thresholds: Thresholds) -> PairExplanation:
-    """Explain failures between proven nodes, then suspects. Nothing that is proven depends on a suspect."""
+    """Explain failures between proven nodes, then suspects. No proven cause depends on a suspect."""
     model = PairModel(answers, nodes, thresholds)
     # A greedy cover of failures between proven nodes by links, unsteady nodes and cuts.
     cover = Cover(model.explains, model.saving)

@@ -181,7 +181,7 @@ def of_rails(state: SessionState, explanation: Explanation) -> None:
 
 
 def remedy_of(state: SessionState, why: str, otherwise: str = "") -> str:
-    """Return the remedy of a known error message. Else return ``otherwise``, or that of a broken node."""
+    """Return the remedy of a known error message, else ``otherwise``, else the remedy of a broken node."""
     known_error = meaning(why)
     if known_error is not None and not known_error.consequence:
         return f"{known_error.cause}: {known_error.remedy}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clusterrun.model.preflight_report import Quantity, TableRow
 from clusterrun.preflight.tasks import BURN, BUS_SHARES, DEVICE, PAIR, PRODUCT, TIME, GroupResult, GroupTask
 
-# By name of a rate: the name in the report and its unit.
+# The name in the report and the unit of each rate.
 _OF_GPU = {
     "product": ("matrix product", "TFLOP/s"),
     "memory": ("memory", "GB/s"),

@@ -58,7 +58,7 @@ class SessionState:
         self.overloads = Overloads()  # of the coordinator's machine
         self.asks: list[AskExaminer] = []
         self.log = Log()
-        # What `report.explain` derived from the observations; None if they have changed since.
+        # The result of `report.explain` for the current observations; None if it must be computed.
         self.explanation: Explanation | None = None
         self.pair_searches: list[Search] = []
         self.group_searches: list[tuple[GroupTest, GroupSearch]] = []  # each with the test that failed
