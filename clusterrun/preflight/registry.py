@@ -190,7 +190,7 @@ def findings(
             continue
         uuids = {gpu.get("uuid") for gpu in listed.get("gpus") or () if isinstance(gpu, dict)}
         if uuids >= set(started.uuids):  # not so for MIG instances
-            listed["given"] = list(started.uuids)
+            listed["visible"] = list(started.uuids)
     for node, errors in read[xid.NAME].items():
         if isinstance(errors, dict):
             # Older errors of a GPU that needs no recovery now are over.

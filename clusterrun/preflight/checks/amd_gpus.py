@@ -38,7 +38,7 @@ _ECC = (
 def probe(request: RunNeeds) -> object:
     """Return what amd-smi or rocm-smi reports of each GPU. Run neither without the AMD compute driver."""
     if not os.path.exists(DEVICE):
-        return {"found": False}
+        return {"has_driver": False}
     program, read = "amd-smi", of_text
     reply = answer(program, "metric", "--mem-usage", "--ecc", "--json", seconds=LIMIT)
     if reply.code == _MISSING:
@@ -46,12 +46,10 @@ def probe(request: RunNeeds) -> object:
         reply = answer(program, "--showmeminfo", "vram", "--json", seconds=LIMIT)
     job_devices = next((devices for name in _VISIBLE if (devices := named(variables().get(name, "")))), [])
     return {
-        "found": True,
-        "code": reply.code,
-        "given": job_devices,
+        "has_driver": True,
+        "visible": job_devices,
         "program": program,
         "gpus": read(reply.out),
-        "said": reply.err[-300:],
     }
 
 
@@ -93,14 +91,14 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     limits = chosen(request.limits)
     for node, reading in readings.items():
         gpus = rows(reading, "gpus")
-        if not isinstance(reading, dict) or reading.get("found") is not True or not gpus:
+        if not isinstance(reading, dict) or reading.get("has_driver") is not True or not gpus:
             continue  # without amd-smi torch alone counts the GPUs
         if len(gpus) < request.gpus:
             program = "rocm-smi" if text(reading, "program") == "rocm-smi" else "amd-smi"
             message = f"{program} sees {len(gpus)} of {request.gpus} GPUs"
             remedy = f"{program} and dmesg | grep amdgpu on the node; reseat or replace the missing GPU"
             yield node, Finding(NAME, Grade.FAIL, message, remedy)
-        job_devices = strings(reading, "given")
+        job_devices = strings(reading, "visible")
         job_numbers = [name for name in job_devices if name.isdecimal()]
         for index, gpu in enumerate(gpus):
             if job_devices and len(job_numbers) == len(job_devices) and str(index) not in job_numbers:

@@ -53,18 +53,18 @@ def probe(request: RunNeeds) -> object:
     # The limit of the probe expires first and makes the reading late, which other checks of the driver read.
     reply = answer("nvidia-smi", "-q", "-x", seconds=2 * LIMIT)
     if reply.code == _NO_SUCH_PROGRAM:
-        return {"found": False}
+        return {"has_driver": False}
     reading = {
-        "found": True,
+        "has_driver": True,
         "code": reply.code,
         "seconds": round(time.monotonic() - began, 1),
-        "given": names(),
+        "visible": names(),
         "complaints": nvidia_smi.complaints(f"{reply.out}\n{reply.err}"),
     }
     try:
         log = nvidia_smi.gpus(reply.out)
     except ValueError:
-        return {**reading, "said": (reply.out or reply.err)[-1000:]}
+        return {**reading, "message": (reply.out or reply.err)[-1000:]}
     closed = closed_devices(log["gpus"])
     for index, gpu in enumerate(log["gpus"]):
         gpu["closed"] = index in closed
@@ -107,7 +107,7 @@ def _fault(request: RunNeeds, reading: object) -> tuple[str, str]:
         return "there is no nvidia-smi here, while other nodes have it", "install the driver on this node"
     all_gpus, required = rows(reading, "gpus"), request.gpus
     if not all_gpus:
-        message = text(reading, "said") or f"exit code {number(reading, 'code') or 0:.0f}, no GPU listed"
+        message = text(reading, "message") or f"exit code {number(reading, 'code') or 0:.0f}, no GPU listed"
         return f"nvidia-smi: {message}", next(
             (remedy for part, remedy in _REMEDIES if part in message), _AGAIN
         )
@@ -161,13 +161,13 @@ def names() -> list[str]:
 
 def job_gpus(reading: object) -> Numbered:
     """Return the GPUs of this job with their numbers, or all GPUs if the job's are unknown."""
-    return among(strings(reading, "given"), opened(reading))
+    return among(strings(reading, "visible"), opened(reading))
 
 
 def suspects(reading: object) -> Numbered:
     """Return ``job_gpus`` and the GPUs that do not respond, if the job may own one of those."""
     own_gpus = job_gpus(reading)
-    is_partial = len(own_gpus) < len(strings(reading, "given"))
+    is_partial = len(own_gpus) < len(strings(reading, "visible"))
     silent: Numbered = []
     for index, gpu in opened(reading):
         if is_partial and text(gpu, "gone") and (index, gpu) not in own_gpus:
@@ -209,4 +209,4 @@ def _devices(gpu: Mapping[str, object]) -> int:
 
 
 def _has_nvidia_smi(reading: object) -> bool:
-    return isinstance(reading, dict) and reading.get("found") is True
+    return isinstance(reading, dict) and reading.get("has_driver") is True

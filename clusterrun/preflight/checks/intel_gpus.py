@@ -27,7 +27,7 @@ def probe(request: RunNeeds) -> object:
     until = time.monotonic() + LIMIT - _ONE_SECONDS - 2
     reply = answer("xpu-smi", "discovery", "-j", seconds=_ONE_SECONDS)
     if reply.code == _MISSING:
-        return {"found": False}
+        return {"has_driver": False}
     gpu_rows = [row for row in rows(document(reply.out), "device_list") if row.get("device_type") != "CPU"]
     numbers = [
         int(device_id) for row in gpu_rows[:_MOST] if (device_id := number(row, "device_id")) is not None
@@ -40,9 +40,9 @@ def probe(request: RunNeeds) -> object:
     environment = variables()
     flat = environment.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT") != "COMPOSITE"
     return {
-        "found": True,
+        "has_driver": True,
         "gpus": gpus,
-        "given": named(environment.get("ZE_AFFINITY_MASK", "")),
+        "visible": named(environment.get("ZE_AFFINITY_MASK", "")),
         "flat": flat,
     }
 
@@ -75,7 +75,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             message = f"xpu-smi sees {len(gpus)} GPUs ({tiles} tiles), and {request.gpus} were asked for"
             remedy = "xpu-smi discovery and dmesg | grep -e i915 -e xe on the node; reseat the missing GPU"
             yield node, Finding(NAME, Grade.FAIL, message, remedy)
-        own_gpus = _ours(gpus, strings(reading, "given"), reading.get("flat") is True)
+        own_gpus = _ours(gpus, strings(reading, "visible"), reading.get("flat") is True)
         for gpu in gpus:
             grade, message = memory_in_use(gpu, limits)
             if gpu in own_gpus and grade is not Grade.PASS:

@@ -108,15 +108,15 @@ def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
             errors, started = started, []
         match, fallen, switch = _LINE.search(line), _FALLEN.search(line), _SWITCH.search(line)
         if switch:
-            row = {"xid": int(switch[2]), "bus": switch[1], "ago": round(ago), "said": switch[3][:120]}
+            row = {"xid": int(switch[2]), "bus": switch[1], "ago": round(ago), "message": switch[3][:120]}
             errors.append({**row, "of": SWITCHES})
         elif match:
             description = match[3].rpartition("name=<unknown>, ")[2]
             errors.append(
-                {"xid": int(match[2]), "bus": match[1], "ago": round(ago), "said": description[:120]}
+                {"xid": int(match[2]), "bus": match[1], "ago": round(ago), "message": description[:120]}
             )
         elif fallen and not any(row["xid"] == 79 and fallen[1].startswith(str(row["bus"])) for row in errors):
-            errors.append({"xid": 79, "bus": fallen[1], "ago": round(ago), "said": ""})
+            errors.append({"xid": 79, "bus": fallen[1], "ago": round(ago), "message": ""})
             started += errors[-1:] if _AT_START in line else []
     return errors[-_MOST:]
 
@@ -164,7 +164,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
 
 def _class(row: Mapping[str, object]) -> tuple[str, str]:
     """Return the class and the meaning of one log line, or empty strings if it is no hardware error."""
-    description, xid = text(row, "said"), int(number(row, "xid") or 0)
+    description, xid = text(row, "message"), int(number(row, "xid") or 0)
     if text(row, "of") == SWITCHES:
         return (MONITOR if xid == _LINK_DOWN else RESET), description
     if xid == ASKS:

@@ -88,7 +88,7 @@ class TorchImport:
     """Handles the imports of torch, of its compiler and of safetensors.
 
     Garbage collection is off meanwhile, since these modules make no garbage: they load in four fifths of the
-    time. These imports are most of the cost of a start of many ranks. The objects of torch are never examined again.
+    time. These imports are most of the cost of a start of many ranks. Torch's objects are never examined.
     """
 
     def __init__(self, after: dict[str, Callable[[Any], None]], failed: Callable[[Exception], None]) -> None:

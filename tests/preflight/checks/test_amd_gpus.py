@@ -92,13 +92,13 @@ def test_the_older_program_is_the_fallback(monkeypatch) -> None:
     monkeypatch.setattr(amd_gpus, "DEVICE", "/dev/null")
     message = amd_gpus.probe(asked())
     assert asked_for[1:] == [("rocm-smi", "--showmeminfo", "vram", "--json")]
-    assert (message["gpus"], message["code"]) == ([CARD], 0)
+    assert (message["gpus"], message["program"]) == ([CARD], "rocm-smi")
     assert verdicts(amd_gpus, {"n1": message}, asked(gpus=2)) == [("n1", FAIL, "rocm-smi sees 1 of 2 GPUs")]
 
 
-def reading(count: int = 8, given_gpus: list[str] | None = None, **of_gpu_3: Any) -> dict[str, Any]:
+def reading(count: int = 8, visible: list[str] | None = None, **of_gpu_3: Any) -> dict[str, Any]:
     rows = [{**ROW, **(of_gpu_3 if place == 3 else {})} for place in range(count)]
-    return {"found": True, "code": 0, "given": given_gpus or [], "gpus": rows}
+    return {"has_driver": True, "visible": visible or [], "gpus": rows}
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,12 @@ def test_a_node_with_a_faulty_gpu_is_named(ill, verdict, message) -> None:
 
 
 def test_gpus_of_other_jobs_are_not_ours() -> None:
-    busy = reading(used=68000.0, given_gpus=["0", "1"])
+    busy = reading(used=68000.0, visible=["0", "1"])
     assert verdicts(amd_gpus, {"n1": busy}, asked(gpus=2)) == []
-    assert len(verdicts(amd_gpus, {"n1": {**busy, "given": ["2", "3"]}}, asked(gpus=2))) == 1
-    assert len(verdicts(amd_gpus, {"n1": {**busy, "given": ["GPU-76a08c022586fed6"]}}, asked(gpus=2))) == 1
+    assert len(verdicts(amd_gpus, {"n1": {**busy, "visible": ["2", "3"]}}, asked(gpus=2))) == 1
+    assert len(verdicts(amd_gpus, {"n1": {**busy, "visible": ["GPU-76a08c022586fed6"]}}, asked(gpus=2))) == 1
 
 
-@pytest.mark.parametrize(
-    "nothing", [{"found": False}, {"found": True, "code": 127, "gpus": []}, None, [], "x"]
-)
+@pytest.mark.parametrize("nothing", [{"has_driver": False}, {"has_driver": True, "gpus": []}, None, [], "x"])
 def test_machines_without_amds_driver_or_program_are_not_spoken_of(nothing) -> None:
     assert verdicts(amd_gpus, nodes(2, nothing)) == []

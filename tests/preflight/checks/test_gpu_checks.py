@@ -25,20 +25,24 @@ def test_healthy_nodes_are_passed_over_in_silence(check) -> None:
 
 @pytest.mark.parametrize("check", OF_GPUS, ids=lambda check: check.NAME)
 def test_machines_without_any_nvidia_driver_are_not_spoken_of(check) -> None:
-    assert verdicts(check, nodes(3, {"found": False})) == []
+    assert verdicts(check, nodes(3, {"has_driver": False})) == []
 
 
 @pytest.mark.parametrize(
     ("ill", "message"),
     [
         (reading(count=7), "the driver sees 7 of 8 GPUs"),
-        ({"found": False}, "there is no nvidia-smi here, while other nodes have it"),
+        ({"has_driver": False}, "there is no nvidia-smi here, while other nodes have it"),
         (
-            {"found": True, "code": 15, "said": "Unable to determine the device handle: GPU is lost."},
+            {
+                "has_driver": True,
+                "code": 15,
+                "message": "Unable to determine the device handle: GPU is lost.",
+            },
             "nvidia-smi: Unable to determine the device handle: GPU is lost.",
         ),
-        ({"found": True, "code": 6}, "nvidia-smi: exit code 6, no GPU listed"),
-        ({"found": True, "code": 0, "gpus": []}, "nvidia-smi: exit code 0, no GPU listed"),
+        ({"has_driver": True, "code": 6}, "nvidia-smi: exit code 6, no GPU listed"),
+        ({"has_driver": True, "code": 0, "gpus": []}, "nvidia-smi: exit code 0, no GPU listed"),
     ],
 )
 def test_a_node_without_its_gpus_is_unfit(ill, message) -> None:
@@ -120,10 +124,10 @@ def test_only_memory_of_compute_processes_makes_a_node_unfit(process, grade) -> 
 
 
 def test_memory_in_use_on_gpus_of_other_jobs_is_not_ours() -> None:
-    busy = {**reading(used=80000), "given": ["0", "1"]}
+    busy = {**reading(used=80000), "visible": ["0", "1"]}
     assert blamed(MEMORY, {"n1": busy}) == {}
-    assert blamed(MEMORY, {"n1": {**busy, "given": ["2", "3"]}}) == {"n1": WARN}
-    assert blamed(MEMORY, {"n1": {**busy, "given": ["GPU-3"]}}) == {"n1": WARN}
+    assert blamed(MEMORY, {"n1": {**busy, "visible": ["2", "3"]}}) == {"n1": WARN}
+    assert blamed(MEMORY, {"n1": {**busy, "visible": ["GPU-3"]}}) == {"n1": WARN}
 
 
 def test_the_limits_of_memory_are_the_users() -> None:
@@ -221,7 +225,7 @@ def test_slots_of_workstations_and_clouds_are_no_lost_lanes(widths: tuple[int, .
 def test_the_jobs_gpus_are_the_gpus_of_its_ranks(names: list[str], ours: list[int]) -> None:
     uuids = ["GPU-0a", "GPU-1a", "GPU-2a", "GPU-3a5f0000-1111"]
     remote = [{"uuid": uuid, "mig": "Enabled" if uuid[4] in "13" else "Disabled"} for uuid in uuids]
-    assert [index for index, _ in gpus.job_gpus({"given": names, "gpus": remote})] == ours
+    assert [index for index, _ in gpus.job_gpus({"visible": names, "gpus": remote})] == ours
 
 
 def test_only_a_generation_below_the_others_is_named() -> None:
@@ -402,7 +406,7 @@ def test_gpus_outside_the_cgroup_are_counted_separately() -> None:
     message = "the job may open 4 of the 8 GPUs, not 8: a cgroup closes the others"
     assert verdicts(gpus, {"n1": held}) == [("n1", FAIL, message)]
     assert verdicts(gpus, {"n1": held}, asked(gpus=4)) == []
-    ours = [index for index, _ in gpus.job_gpus({**held, "given": ["0", "3"]})]
+    ours = [index for index, _ in gpus.job_gpus({**held, "visible": ["0", "3"]})]
     assert ours == [4, 7]  # CUDA counts those that it may open
     assert [index for index, _ in gpus.job_gpus(held)] == [4, 5, 6, 7]
 
@@ -437,7 +441,7 @@ def test_gpus_that_torch_opens_are_judged_on_mixed_cards() -> None:
     compute = {"pid": 9, "kind": "C", "command": "/usr/bin/python", "used": 1900}
     display = gpu(name="NVIDIA GeForce GT 1030", uuid="GPU-d", memory=2000, used=1900, processes=[compute])
     fast = gpu(name="NVIDIA GeForce RTX 4090", uuid="GPU-f")
-    reading = {"found": True, "code": 0, "given": ["0"], "gpus": [display, fast]}
+    reading = {"has_driver": True, "code": 0, "visible": ["0"], "gpus": [display, fast]}
     one_gpu = asked(gpus=1, ranks=1)
 
     def failed(*uuids: str) -> list[str]:

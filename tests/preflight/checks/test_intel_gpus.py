@@ -63,21 +63,21 @@ def test_the_program_lists_devices_and_describes_each(monkeypatch) -> None:
     message = intel_gpus.probe(asked())
     gpu = {"tiles": 1.0, "memory": 49136.0, "used": 27.9296875}
     assert message == {
-        "found": True,
+        "has_driver": True,
         "gpus": [{"number": 0, **gpu}, {"number": 1, **gpu}],
-        "given": ["1"],
+        "visible": ["1"],
         "flat": True,
     }
     assert verdicts(intel_gpus, {"n1": message}, asked(gpus=2)) == []
     monkeypatch.setattr(intel_gpus, "answer", lambda *argv, seconds: ProgramAnswer(127, "", "No such file"))
-    assert intel_gpus.probe(asked()) == {"found": False}
+    assert intel_gpus.probe(asked()) == {"has_driver": False}
 
 
 def reading(*used: float, mask: tuple[str, ...] = (), tiles: int = 2, flat: bool = True) -> dict[str, Any]:
     """Return the reading of GPUs of a Max 1550 with two tiles each; ``used``: MiB in use on each."""
     entry = {"tiles": tiles, "memory": 131072.0}
     gpus = [{"number": i, "used": mib, **entry} for i, mib in enumerate(used)]
-    return {"found": True, "gpus": gpus, "given": list(mask), "flat": flat}
+    return {"has_driver": True, "gpus": gpus, "visible": list(mask), "flat": flat}
 
 
 def test_a_missing_gpu_is_reported_and_each_tile_counts() -> None:
@@ -86,7 +86,10 @@ def test_a_missing_gpu_is_reported_and_each_tile_counts() -> None:
         ("bad", FAIL, "xpu-smi sees 5 GPUs (10 tiles), and 12 were asked for")
     ]
     assert (
-        verdicts(intel_gpus, {"n1": {"found": False}, "n2": {"found": True, "gpus": []}}, asked(gpus=2)) == []
+        verdicts(
+            intel_gpus, {"n1": {"has_driver": False}, "n2": {"has_driver": True, "gpus": []}}, asked(gpus=2)
+        )
+        == []
     )
 
 

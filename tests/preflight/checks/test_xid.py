@@ -20,25 +20,25 @@ FALLEN = (
 
 
 def reading(*xids: tuple[int, float], installed: int = 8, message: str = "") -> dict[str, object]:
-    rows = [{"xid": number, "bus": "0000:9b:00", "ago": ago, "said": message} for number, ago in xids]
+    rows = [{"xid": number, "bus": "0000:9b:00", "ago": ago, "message": message} for number, ago in xids]
     return {"readable": True, "xids": rows, "installed": installed}
 
 
 def test_lines_of_the_driver_are_found_among_all_others() -> None:
     log = [(100.0, "eth0: link up"), (90.0, LINE_79), (80.4, LINE_31), (70.0, LINE_63)]
     assert xid.of_lines(log) == [
-        {"xid": 79, "bus": "0000:9b:00", "ago": 90, "said": "GPU has fallen off the bus."},
+        {"xid": 79, "bus": "0000:9b:00", "ago": 90, "message": "GPU has fallen off the bus."},
         {
             "xid": 31,
             "bus": "0000:1b:00",
             "ago": 80,
-            "said": "pid=2837, name=python, Ch 00000008, intr 00000000. MMU Fault",
+            "message": "pid=2837, name=python, Ch 00000008, intr 00000000. MMU Fault",
         },
         {
             "xid": 63,
             "bus": "0000:10:1c",
             "ago": 70,
-            "said": "pid=1896, Row Remapper: New row marked for remapping",
+            "message": "pid=1896, Row Remapper: New row marked for remapping",
         },
     ]
 
@@ -49,7 +49,7 @@ def test_errors_before_the_driver_was_reloaded_are_over() -> None:
 
 
 def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_recognised() -> None:
-    assert xid.of_lines([(5.0, FALLEN)]) == [{"xid": 79, "bus": "0000:b3:00.0", "ago": 5, "said": ""}]
+    assert xid.of_lines([(5.0, FALLEN)]) == [{"xid": 79, "bus": "0000:b3:00.0", "ago": 5, "message": ""}]
 
 
 AT_START = (
@@ -184,7 +184,7 @@ def test_an_error_before_a_reset_is_a_warning_if_the_driver_asks_for_no_recovery
         f'<gpu id="00000000:{bus}:00.0"><gpu_recovery_action>{action}</gpu_recovery_action></gpu>'
         for bus, action in (("9B", recovery), ("1B", "None" if recovery == "Reset" else "Reset"))
     )
-    gpu_reading = {"found": True, **nvidia_smi.gpus(f"{xml}</nvidia_smi_log>")}
+    gpu_reading = {"has_driver": True, **nvidia_smi.gpus(f"{xml}</nvidia_smi_log>")}
     findings = registry.findings(
         asked(gpus=2), {"n1": answer(gpus=gpu_reading, xid={**reading((number, 60)), "installed": 2})}, {}, {}
     )

@@ -70,7 +70,7 @@ def gpu(**changes: Any) -> dict[str, Any]:
 def gpus(count: int = 8, driver: str = "550.54.15", **of_gpu_3: Any) -> dict[str, Any]:
     """Return the reading of a node with ``count`` GPUs. GPU 3 may differ."""
     rows = [gpu(uuid=f"GPU-{i}", **(of_gpu_3 if i == 3 else {})) for i in range(count)]
-    return {"found": True, "code": 0, "given": [""], "driver": driver, "cuda": "12.4", "gpus": rows}
+    return {"has_driver": True, "code": 0, "visible": [""], "driver": driver, "cuda": "12.4", "gpus": rows}
 
 
 def answer(**readings: Any) -> LocalAnswer:

@@ -102,7 +102,7 @@ CONDITIONS = (as_it_is, page_cache_in_numa_memory, desktop, small_compute_proces
 def reading(source: str, condition: Any) -> dict[str, Any]:
     recording = RECORDINGS[source]
     gpus = [condition(gpu) for gpu in recording["gpus"]]
-    return {"found": True, "code": 0, "given": [], **recording, "gpus": gpus}
+    return {"has_driver": True, "code": 0, "visible": [], **recording, "gpus": gpus}
 
 
 def failures(readings: dict[str, dict[str, Any]], gpus: int) -> list[str]:
@@ -205,5 +205,5 @@ def test_no_line_of_a_healthy_nccl_log_is_a_known_error(recording) -> None:
 
 def test_a_process_that_holds_half_of_a_gpu_does_fail() -> None:
     occupied = nvidia_smi.gpus(of_file("driver-580-h100-virtual-occupied.xml"))
-    (message,) = failures({"n1": {"found": True, "code": 0, "given": [], **occupied}}, 1)
+    (message,) = failures({"n1": {"has_driver": True, "code": 0, "visible": [], **occupied}}, 1)
     assert message == "GPU 0: 41579 of 81559 MiB in use (51%, limit 30%) by python3 pid 859 41570 MiB"

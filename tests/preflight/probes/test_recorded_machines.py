@@ -146,7 +146,7 @@ def test_a_machine_that_somebody_published_is_read_and_nothing_is_held_against_i
 ) -> None:
     read = nvidia_smi.gpus(document(version, cuda, tags, instances))
     assert (read["driver"], read["cuda"]) == (version, cuda)
-    reading = {"n1": {"found": True, "code": 0, "given": [], **read}}
+    reading = {"n1": {"has_driver": True, "code": 0, "visible": [], **read}}
     messages = [
         (entry.verdict, entry.message)
         for check in CHECKS
@@ -184,14 +184,14 @@ FABRICS = [
 @pytest.mark.parametrize(("source", "tags", "message"), FABRICS, ids=[fabric[0] for fabric in FABRICS])
 def test_the_fabric_of_a_machine_that_somebody_reported_is_judged_as_it_was(source, tags, message) -> None:
     read = nvidia_smi.gpus(document("580.1", "13.0", {"product_name": "NVIDIA GB200", **tags}))
-    result = FABRIC.judge(asked(), {"n1": {"found": True, "given": [], **read}})
+    result = FABRIC.judge(asked(), {"n1": {"has_driver": True, "visible": [], **read}})
     assert [(fabric.verdict, fabric.message) for _, fabric in result] == message
 
 
 def test_errors_of_an_instance_are_errors_of_its_gpu() -> None:
     (ill,) = nvidia_smi.gpus(document("510.47.03", "11.6", A100_MIG, ("0", "2")))["gpus"]
     assert ill["uncorrected"] == 2.0
-    (_, result), *_ = ERRORS.judge(asked(), {"n1": {"found": True, "given": [], "gpus": [ill]}})
+    (_, result), *_ = ERRORS.judge(asked(), {"n1": {"has_driver": True, "visible": [], "gpus": [ill]}})
     assert (result.verdict, result.message) == (
         Grade.FAIL,
         "GPU 0: 2 uncorrected memory errors since the driver's start (limit 0)",
@@ -213,7 +213,7 @@ def test_errors_of_an_instance_are_errors_of_its_gpu() -> None:
 )
 def test_the_drivers_request_decides_and_a_missing_value_is_no_fault(message, verdict) -> None:
     read = nvidia_smi.gpus(document("580.1", "13.0", {"gpu_recovery_action": message}))
-    results = [entry.verdict for _, entry in ERRORS.judge(asked(), {"n1": {"given": [], **read}})]
+    results = [entry.verdict for _, entry in ERRORS.judge(asked(), {"n1": {"visible": [], **read}})]
     assert results == ([] if verdict is None else [verdict])
 
 
@@ -239,7 +239,7 @@ def of_file(name: str) -> str:
 
 
 def findings(read, gpus_of_job, **more):
-    reading = {"n1": {"found": True, "code": 0, "given": [], **read, **more}}
+    reading = {"n1": {"has_driver": True, "code": 0, "visible": [], **read, **more}}
     return [
         (entry.verdict, entry.message)
         for check in CHECKS
@@ -264,9 +264,9 @@ def test_a_lost_gpu_without_a_uuid_may_be_the_jobs_and_one_of_another_job_is_ign
     remote[1]["uuid"] = ""
     ended = (FAIL, "GPU 1: the driver says: GPU is lost")
     both = [remote[0]["uuid"], "GPU-of-the-one-that-is-lost"]
-    assert ended in findings({"gpus": remote}, 2, given=both)
-    assert ended not in findings({"gpus": remote}, 1, given=both[:1])
-    assert ended not in findings({"gpus": remote}, 1, given=["0"])
+    assert ended in findings({"gpus": remote}, 2, visible=both)
+    assert ended not in findings({"gpus": remote}, 1, visible=both[:1])
+    assert ended not in findings({"gpus": remote}, 1, visible=["0"])
 
 
 UNKNOWN = "Unable to determine the device handle for GPU 0000:BA:80.0: Unknown Error"
@@ -302,7 +302,9 @@ NOT_LISTED = [
 
 @pytest.mark.parametrize(("message", "remedy"), NOT_LISTED)
 def test_a_message_of_nvidia_smi_without_a_list_has_its_own_remedy(message, remedy) -> None:
-    ((_, result),) = gpus.judge(asked(), {"n1": {"found": True, "code": 9, "given": [], "said": message}})
+    ((_, result),) = gpus.judge(
+        asked(), {"n1": {"has_driver": True, "code": 9, "visible": [], "message": message}}
+    )
     assert result.verdict == FAIL
     assert result.message == f"nvidia-smi: {message}".replace("\n", " ")
     assert remedy in result.remedy
@@ -332,9 +334,9 @@ def test_a_node_without_ecc_among_nodes_with_ecc_is_reported() -> None:
             document("580.1", "13.0", {"product_name": "H100", "ecc_mode/current_ecc": ecc})
         )
 
-    readings = {name: {"found": True, "given": [], **node("Enabled")} for name in ("n1", "n2", "n3")}
+    readings = {name: {"has_driver": True, "visible": [], **node("Enabled")} for name in ("n1", "n2", "n3")}
     assert list(DRIVER.judge(asked(), readings)) == []
-    odd = {**readings, "n4": {"found": True, "given": [], **node("Disabled")}}
+    odd = {**readings, "n4": {"has_driver": True, "visible": [], **node("Disabled")}}
     ((name, result),) = DRIVER.judge(asked(), odd)
     assert (name, result.verdict) == ("n4", WARN)
     assert result.message == "ECC of the GPUs' memory is Disabled; it is Enabled on 3 of 4 nodes"
