@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.rank_trace import SavedFile
@@ -18,7 +18,7 @@ ALIKE = 0.01
 def no_step_taken(fault_run: FaultRun) -> Discovery:
     """Return the finding for restarted ranks that took no step."""
     last = fault_run.restarted
-    torn = [path for path, _ in last.loaded if path in fault_run.damaged]
+    torn = torn_reads(fault_run)
     if not last.errors and not (torn and all(rank.end == "exit" for rank in last.ranks.values())):
         return unknown(f"the restarted ranks took no step, and no exception says why: {fault_run.tail}")
     line, kind, text = last.errors[0] if last.errors else ("", "", "")
@@ -80,24 +80,28 @@ def cut_off(
     # The newest whole file that the script could have loaded instead: an older file of the same kind, or one
     # of a kind that holds the same at the same step.
     life, spoilt = fault_run.lives[0], _spoilt(fault_run)
-    damaged_kinds = {fault_run.kind(path) for path in fault_run.damaged}
-    temporary = _temporary_kinds(fault_run, life.saves)
+    final_kinds = _final_kinds(fault_run)
+    kinds = map(fault_run.kind, (*fault_run.damaged, path))
+    damaged_kinds = {final_kinds.get(kind, kind) for kind in kinds}
+    companions = [save for save in life.companions if save.step < fault_run.damaged_step]
     copies = []
-    for save in life.saves:
+    for save in (*life.saves, *(companions if fault_run.of_companion else ())):
         kind = fault_run.kind(save.path)
-        if life.dropped(save.path) or save.path in fault_run.damaged or save.gone or kind in temporary:
+        if life.dropped(save.path) or save.path in fault_run.damaged or save.gone or kind in final_kinds:
             continue
         if kind in fault_run.twins or (kind in damaged_kinds and not spoilt(save)):
             copies.append(save)
     copy = max(copies, key=lambda save: save.step, default=copy)
     if copy:
         copy_name = os.path.basename(copy.path)
-        if copy_name == name:
+        if os.path.dirname(copy.path) != os.path.dirname(path):
             copy_name = os.path.join(os.path.basename(os.path.dirname(copy.path)), copy_name)
         message = f"{name} is cut off; {then}, although {copy_name} is whole"
         remedy = "when loading, try the newest, then older ones"
         if fault_run.fault == "damaged":
             remedy += ", as clusterrun.training.Checkpoints does"
+        elif fault_run.kind(path) in final_kinds:
+            remedy = "when loading, pass over temporary names, and try the newest, then older ones"
         else:
             remedy = f"write to a temporary name, then os.replace(); {remedy}{BOTH}"
         return Discovery(Cause.TORN, message, remedy, (*lines, *fault_run.writes(path)))
@@ -133,8 +137,17 @@ def loaded_in_part(path: str, fault_run: FaultRun) -> Discovery:
     return Discovery(Cause.TORN, message, remedy, (*fault_run.reads([path]), *fault_run.writes(path)))
 
 
-def _temporary_kinds(fault_run: FaultRun, saves: Sequence[SavedFile]) -> set[str]:
-    return {fault_run.kind(save.temp) for save in saves if save.temp}
+def torn_reads(fault_run: FaultRun) -> list[str]:
+    """Return the files that the restarted script read although they are damaged or have a temporary name."""
+    temporary = _final_kinds(fault_run)
+    read = [path for path, _ in fault_run.restarted.loaded]
+    return [path for path in read if path in fault_run.damaged or fault_run.kind(path) in temporary]
+
+
+def _final_kinds(fault_run: FaultRun) -> dict[str, str]:
+    """Return the kind of the final names by the kind of the temporary names."""
+    saves = [save for life in fault_run.lives[:1] for save in life.saves if save.temp]
+    return {fault_run.kind(save.temp): fault_run.kind(save.path) for save in saves}
 
 
 def _spoilt(fault_run: FaultRun) -> Callable[[SavedFile], bool]:
@@ -148,7 +161,7 @@ def _spoilt(fault_run: FaultRun) -> Callable[[SavedFile], bool]:
     steps = {newest[path] for path in fault_run.damaged if path in newest}
     if fault_run.damaged_step and not fault_run.of_companion:
         steps = {fault_run.damaged_step}
-    temporary = _temporary_kinds(fault_run, saves)
+    temporary = _final_kinds(fault_run)
     if fault_run.fault in ("mid-save", "disk-full"):
         # Steps whose save has fewer files of a kind than every other save.
         lasting = [save for save in saves if fault_run.kind(save.path) not in temporary]
@@ -179,9 +192,16 @@ def newest_whole(fault_run: FaultRun) -> SavedFile | None:
     read = {path for path, _ in fault_run.restarted.loaded}
     saves = [save for life in fault_run.lives[:1] for save in life.saves]
     loaded = [save for save in saves if save.path in read]
-    kinds = {fault_run.kind(path) for path in read} & {fault_run.kind(save.path) for save in saves}
+    final_kinds = _final_kinds(fault_run)
+
+    def kind_of(path: str) -> str:
+        kind = fault_run.kind(path)
+        return final_kinds.get(kind, kind)
+
+    every_kind = {kind_of(save.path) for save in saves}
+    kinds = {kind_of(path) for path in read} & every_kind
     kinds |= {
-        fault_run.kind(save.path)
+        kind_of(save.path)
         for save in saves
         # Two files hold the same under different names: written by one line, of one size.
         if any(
@@ -189,12 +209,13 @@ def newest_whole(fault_run: FaultRun) -> SavedFile | None:
             for other in loaded
         )
     }
-    several = len({fault_run.kind(save.path) for save in saves}) > 1
-    if fault_run.fault in ("mid-save", "disk-full") and not kinds and several:
-        return None  # the one to be loaded may be the one that was cut off
     spoilt = _spoilt(fault_run)
     if fault_run.of_companion:
         # A script may do without a checkpoint whose companion is damaged.
         saves = [save for save in saves if save.step < fault_run.damaged_step]
-    whole_saves = (s for s in saves if not spoilt(s) and (not kinds or fault_run.kind(s.path) in kinds))
-    return max(whole_saves, key=lambda save: save.step, default=None)
+    saves = [save for save in saves if not spoilt(save) and (not kinds or kind_of(save.path) in kinds)]
+    if fault_run.fault in ("mid-save", "disk-full") and not kinds:
+        # The kind to be loaded may be the kind that was cut off, so only a save with all kinds counts.
+        whole = {(save.step, kind_of(save.path)) for save in saves}
+        saves = [save for save in saves if all((save.step, kind) in whole for kind in every_kind)]
+    return max(saves, key=lambda save: save.step, default=None)

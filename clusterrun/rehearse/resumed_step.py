@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from clusterrun.rehearse.checkpoint_damage import cut_off, newest_whole
+from clusterrun.rehearse.checkpoint_damage import cut_off, newest_whole, torn_reads
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.rank_trace import SavedFile
 from clusterrun.rehearse.resumption import Reference
@@ -78,7 +78,7 @@ def wrong_step(
         return cut_off(fault_run, damaged[-1], then)
     if at is None or newest is None or at >= newest.step:
         return None
-    torn = [path for path, _ in last.loaded if path in fault_run.damaged]
+    torn = torn_reads(fault_run)
     if at == 0 and torn:
         return cut_off(fault_run, torn[-1], "training begins at step 0", copy=newest)
     if at == 0:

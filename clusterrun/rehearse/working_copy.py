@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from clusterrun.model.errors import BadInput
 from clusterrun.rehearse.rank_trace import Start, is_below
@@ -13,6 +14,8 @@ from clusterrun.rehearse.rank_trace import Start, is_below
 LINKED_BYTES = 32 << 20
 # Largest total size of the files that are copied.
 MOST_BYTES = 2 << 30
+# Most files of a linked folder that are linked to in turn. A folder with more is a data set.
+MOST_LINKS = 10_000
 LEFT_OUT = (".git", "__pycache__", ".hg", "node_modules", ".tox", ".mypy_cache", ".pytest_cache")
 # A file of at least this size that is not a checkpoint was probably downloaded.
 MADE_BYTES = 10 << 20
@@ -46,6 +49,9 @@ def copy_folder(source: str, target: str) -> None:
         names[:] = [name for name in names if not is_below(target, os.path.join(folder, name))]
         target_folder = os.path.join(target, os.path.relpath(folder, source))
         os.makedirs(target_folder, 0o700, exist_ok=True)
+        for name in names:
+            if os.path.islink(os.path.join(folder, name)):
+                _link_folder(os.path.join(folder, name), os.path.join(target_folder, name), source, target)
         for name in files:
             path = os.path.join(folder, name)
             if os.path.islink(path) or not os.path.isfile(path):
@@ -63,6 +69,28 @@ def copy_folder(source: str, target: str) -> None:
                 os.symlink(path, os.path.join(target_folder, name))
             else:
                 shutil.copy2(path, os.path.join(target_folder, name))
+
+
+def _link_folder(path: str, target: str, root: str, copy: str) -> None:
+    """Make the linked folder ``path`` of ``root`` as ``target`` in ``copy``: a folder of links to its files.
+
+    A file that the script writes there then replaces a link, not the file of the user.
+    """
+    original = os.path.realpath(path)
+    if is_below(original, root):
+        os.symlink(copy + original[len(root) :], target)
+        return
+    folders = list(islice(os.walk(original), MOST_LINKS + 1))
+    is_large = len(folders) + sum(len(files) for _, _, files in folders) > MOST_LINKS
+    if is_large or is_below(root, original):
+        os.symlink(original, target)
+        return
+    for folder, names, files in folders:
+        target_folder = os.path.join(target, os.path.relpath(folder, original))
+        os.makedirs(target_folder, 0o700, exist_ok=True)
+        links = [name for name in names if os.path.islink(os.path.join(folder, name))]
+        for name in (*links, *files):
+            os.symlink(os.path.realpath(os.path.join(folder, name)), os.path.join(target_folder, name))
 
 
 def new_files(source: str, copy: str, life: Start) -> Iterator[tuple[str, int]]:

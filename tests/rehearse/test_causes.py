@@ -629,6 +629,46 @@ def test_a_cut_file_that_every_restart_reads_fails_despite_a_complete_copy(fault
     assert "step-10.pt" not in entry.message  # nothing shows that it holds the same
 
 
+@pytest.mark.parametrize("fault", ["mid-save", "disk-full"])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_temporary_file_is_of_the_kind_of_its_final_name(fault: str, is_read: bool) -> None:
+    """A save that failed left its temporary file; the restart takes it for the newest, or gives up."""
+    temporary = PATH.format(SAVED) + ".part"
+    failed = (saved(SAVED, path=temporary, temp=""),) if fault == "disk-full" else ()
+    past = life(0, KILLED, saves=(saved(5), *failed))
+    last = life(0, LAST, loads=((temporary, "train.py:75"),) if is_read else ())
+    observed = FaultRun(fault, (past, last), KILLED, damaged_step=SAVED)
+    (entry,) = causes.judge(CONTROL, "", observed)
+    expected = (Cause.TORN, "step-5.pt is whole") if is_read else (Cause.NEVER_RESUMED, "step-5.pt of step 5")
+    assert (entry.cause, expected[1] in entry.message) == (expected[0], True), entry.message
+
+
+@pytest.mark.parametrize("names, cause", [(("a",), Cause.TORN), (("a", "b"), Cause.NEVER_RESUMED)])
+def test_only_a_save_with_files_of_all_kinds_counts_if_none_was_read(
+    names: tuple[str, ...], cause: Cause
+) -> None:
+    """The cut file may be the one that a restart needs."""
+    older = [files_of(5, f"{name}.pt") for name in names]
+    newer = [files_of(SAVED, f"{name}.pt") for name in ("a", "b")]
+    past, last = life(0, KILLED, 1, saves=(*older, *newer)), life(0, LAST, 1)
+    observed = FaultRun("disk-full", (past, last), KILLED, damaged=(newer[1].path,), damaged_step=SAVED)
+    (entry,) = causes.judge(life(0, LAST, 1), "", observed)
+    assert entry.cause is cause, entry.message
+
+
+def test_an_older_companion_file_is_a_whole_copy() -> None:
+    older, newer = (
+        saved(n, path=f"/data/checkpoint-{n}/state.json", temp="", sure=False, text=True) for n in (5, SAVED)
+    )
+    checkpoints = [saved(n, path=f"/data/checkpoint-{n}/model.pt", temp="") for n in (5, SAVED)]
+    past = life(0, KILLED, 1, saves=(*checkpoints, older, newer))
+    error = ("train.py:9", "JSONDecodeError", "cut")
+    restart = Start({0: replace(trace(0, 0), before={}, loads=((newer.path, "train.py:9"),), error=error)})
+    cut = {"damaged": (newer.path,), "damaged_step": SAVED, "of_companion": True}
+    (entry,) = causes.judge(CONTROL, "", FaultRun("mid-save", (past, restart), KILLED, **cut))
+    assert "although checkpoint-5/state.json is whole" in entry.message, entry.message
+
+
 def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
     saves = [
         saved(n, path=f"/w/control-1/{name}", temp="", size=size, nth=nth)

@@ -16,6 +16,7 @@ import pytest
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.states import State
+from clusterrun.rehearse import working_copy
 from clusterrun.rehearse.control_runs import no_steps, too_slow
 from clusterrun.rehearse.rank_trace import RankTrace, SavedFile, Start
 from clusterrun.rehearse.working_copy import copy_folder, moved, new_files, outside
@@ -175,3 +176,21 @@ def test_missing_gpus_are_refused_before_the_start(person: Person) -> None:
 def test_an_unknown_fault_is_refused(person: Person) -> None:
     result = person.types("rehearse", "--faults", "kill,flood", "train.py")
     assert (result.code, "there is no fault flood" in result.err) == (2, True)
+
+
+def test_a_linked_folder_becomes_a_folder_of_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script reads the files there. A file that it writes is not the user's."""
+    data, source, copy = tmp_path / "data", tmp_path / "work", tmp_path / "copy"
+    (data / "train").mkdir(parents=True)
+    (data / "train/a.txt").write_text("rows")
+    (source / "step_5").mkdir(parents=True)
+    for name, target in (("data", data), ("latest", "step_5"), ("up", tmp_path)):
+        (source / name).symlink_to(target)
+    copy_folder(str(source), str(copy))
+    assert (copy / "data/train/a.txt").read_text() == "rows"
+    assert not (copy / "data/train").is_symlink() and (copy / "data/train/a.txt").is_symlink()
+    assert (copy / "latest").resolve() == copy / "step_5"
+    assert (copy / "up").resolve() == tmp_path
+    monkeypatch.setattr(working_copy, "MOST_LINKS", 2)
+    copy_folder(str(source), str(tmp_path / "second"))
+    assert (tmp_path / "second/data").resolve() == data

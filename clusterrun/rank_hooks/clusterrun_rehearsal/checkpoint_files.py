@@ -169,8 +169,8 @@ class CheckpointWatch:
         ]
 
     def read(self, path: Any) -> None:
-        """Report a file that is read before the first step; of a link, the file that it leads to."""
-        path = os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path)
+        """Report a file that is read before the first step, by its real path: a folder may be a link."""
+        path = os.path.realpath(path)
         if not self._trace.is_ours() or self._trace.step > 0:
             return
         if path not in self._read and len(self._read) < MOST_READS:
