@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 
 from clusterrun.model import duration
 from clusterrun.model.errors import BadInput
@@ -222,7 +223,8 @@ def _wrapped(wrapper: tuple[str, ...], launch: LaunchCommand) -> tuple[str, ...]
     if not wrapper or not command:
         return command
     is_script = command[0] == "-m" or command[0].endswith(".py")
-    return (*wrapper, *((launch.python or "python",) if is_script else ()), *command)
+    starter = "accelerate" if launch.keeps_accelerate else launch.python or "python"
+    return (*wrapper, *((starter,) if is_script or launch.keeps_accelerate else ()), *command)
 
 
 def _launch_at(arguments: tuple[str, ...], place: int, reads_inline: bool = True) -> LaunchCommand | None:
@@ -246,10 +248,7 @@ def _launch_at(arguments: tuple[str, ...], place: int, reads_inline: bool = True
 
 
 def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python: str) -> LaunchCommand:
-    end = next(
-        (index for index, word in enumerate(arguments) if _REDIRECTION.fullmatch(word)), len(arguments)
-    )
-    options, command, is_module = _split(program, arguments[:end])
+    options, command, is_module = _split(program, arguments)
     numbers = dict.fromkeys(launcher_options.NUMBERS, 0)
     has_gpus = program not in _OF_CPUS
     overlaps = is_cpu = False
@@ -500,7 +499,7 @@ def shell_launches(text: str) -> Iterator[tuple[int, LaunchCommand]]:
                 for name, _, value in (word.partition("=") for word in assignments):
                     before = values.get(name[:-1], "") if name.endswith("+") else ""
                     values[name.rstrip("+")] = before + value
-            elif launch := launch_in(expanded):
+            elif launch := launch_in([*takewhile(lambda word: not _REDIRECTION.fullmatch(word), expanded)]):
                 yield first, launch
                 break
         joined = ""

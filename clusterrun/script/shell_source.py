@@ -21,7 +21,7 @@ from clusterrun.script.shell_grammar import Node, parsed
 # Types of nodes of the syntax tree that are words of a command.
 _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 # Characters of an unquoted word that the shell expands.
-_SPECIAL = "*?[~{"
+_SPECIAL = "*?[~{<>"
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=", re.ASCII)
 # A variable that arithmetic sets: ``A = 1``, ``A += 1``, ``A++``.

@@ -413,8 +413,12 @@ def _command(scope: Scope, launch: LaunchCommand, command: Command) -> tuple[tup
     A shell expands the words that only running the script shows.
     """
     shell_words = [word for word in launch.command if word not in ("$@", "$*") or scope.arguments]
-    launcher = _accelerate(launch) if launch.keeps_accelerate else ""
-    sources = command.open_words
+    sources, launcher = command.open_words, ""
+    if launch.keeps_accelerate:
+        # A wrapper starts accelerate.
+        place = shell_words.index("accelerate") if "accelerate" in shell_words else -1
+        wrapper = [sources.get(word) or shlex.quote(word) for word in shell_words[: max(place, 0)]]
+        launcher, shell_words = " ".join((*wrapper, _accelerate(launch))), shell_words[place + 1 :]
     # A shell finds a program without a folder on PATH alone, and submit finds a script in its folder.
     is_of_path = not launch.program and "/" not in command.program and shell_words[:1] == [command.program]
     is_script = bool(shell_words) and (shell_words[0] == "-m" or shell_words[0].endswith(".py"))
@@ -447,6 +451,8 @@ def _command(scope: Scope, launch: LaunchCommand, command: Command) -> tuple[tup
     code = f"exec {launcher} {text}" if launcher else f"exec {text}"
     arguments = scope.words_for(code)
     is_of_ranks = scope.in_ranks and (bool(arguments) or _OF_RANK.search(text) is not None)
+    # The file of ``<(…)`` exists as long as the shell that opened it.
+    is_of_ranks = is_of_ranks or re.search(r"[<>]\(", text) is not None
     return ("bash", "-c", code, *map(plain_text, arguments)), "" if is_of_ranks else " ".join(evaluated), text
 
 

@@ -75,6 +75,8 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ("srun python t.py --id $SLURM_JOB_ID", "bash -c 'exec python t.py --id $SLURM_JOB_ID'"),
         ("V=$(date)\nsrun python t.py $V", "--setup 'export V=$(date)' bash -c 'exec python t.py $V'"),
         ("srun python t.py *.txt", "bash -c 'exec python t.py *.txt'"),
+        ("srun -n2 python t.py '<a>' --x", "--ranks-per-node 2 t.py '<a>' --x"),
+        ("X=1\nsrun python t.py <(echo $X)", "--setup 'export X=1' bash -c 'exec python t.py <(echo $X)'"),
         ("export X='$HOME'\nsrun python t.py '$HOME'", """--setup 'export X='"'"'$HOME'"'"'' t.py '$HOME'"""),
         ("FOO=1 srun python t.py", "--env FOO=1 t.py"),
         ("#SBATCH -N4\nN=$((SLURM_NNODES * 8))\nsrun -n $N python t.py", "--nodes 4 --ranks-per-node 8 t.py"),
@@ -129,6 +131,12 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         (
             "accelerate launch --config_file a.yaml t.py",
             "--per-node bash -c 'exec accelerate launch --config_file a.yaml --num_machines $NNODES "
+            "--num_processes $((NNODES * NPROC_PER_NODE)) --machine_rank $NODE_RANK "
+            "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT t.py'",
+        ),
+        (
+            "uv run accelerate launch --config_file a.yaml t.py",
+            "--per-node bash -c 'exec uv run accelerate launch --config_file a.yaml --num_machines $NNODES "
             "--num_processes $((NNODES * NPROC_PER_NODE)) --machine_rank $NODE_RANK "
             "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT t.py'",
         ),
