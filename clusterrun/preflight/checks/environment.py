@@ -96,35 +96,27 @@ def _shared(name: str, readings: Readings, is_needed: bool) -> Findings:
     Ranks exchange this address, and each of them then connects to itself. gloo needs all selected
     interfaces, NCCL only the first. ``is_needed`` means that the ranks use that library.
     """
-    holders: dict[tuple[str, str], dict[str, str]] = {}
-    first: set[tuple[str, str]] = set()
+    nodes_by_place: dict[tuple[str, str], dict[str, str]] = {}
+    used: set[tuple[str, str]] = set()
     for node, reading in readings.items():
-        value = text(reading, "variables", name)
-        addresses = entries(reading, "addresses")
-        chosen = [
-            candidate
-            for candidate in addresses
-            if value and candidate != LOOPBACK and _chooses(name, value, candidate)
-        ]
-        for index, candidate in enumerate(chosen):
-            key = (candidate, text(addresses, candidate))
-            holders.setdefault(key, {})[text(reading, "machine") or node] = node
-            first |= {key} if index == 0 or name.startswith("GLOO_") else set()
+        value, addresses = text(reading, "variables", name), entries(reading, "addresses")
+        selected = [word for word in addresses if value and word != LOOPBACK and _chooses(name, value, word)]
+        for index, interface in enumerate(selected):
+            place = (interface, text(addresses, interface))
+            nodes_by_place.setdefault(place, {})[text(reading, "machine") or node] = node
+            if index == 0 or name.startswith("GLOO_"):
+                used.add(place)
+    remedy = _unset(name)
     # The remedy names an interface with a distinct address on every node, if there is one.
     tables = [entries(reading, "addresses") for reading in readings.values()]
-    own_variables = [
-        interface
-        for interface in (tables[0] if tables else ())
-        if interface != LOOPBACK
-        and all(interface in table for table in tables)
-        and len({text(table, interface) for table in tables}) == len(tables)
-    ]
-    remedy = _unset(name)
-    if own_variables:
-        remedy += f"; or set it to one whose address differs on every node: {name}={own_variables[0]}"
-    for (interface, address), nodes in holders.items():
+    for interface in tables[0] if tables else ():
+        addresses_of_nodes = {text(table, interface) for table in tables if interface in table}
+        if interface != LOOPBACK and len(addresses_of_nodes) == len(tables):
+            remedy += f"; or set it to one whose address differs on every node: {name}={interface}"
+            break
+    for (interface, address), nodes in nodes_by_place.items():
         if len(nodes) > 1:
-            grade = Grade.FAIL if is_needed and (interface, address) in first else Grade.WARN
+            grade = Grade.FAIL if is_needed and (interface, address) in used else Grade.WARN
             listing = some_of(sorted(nodes.values()), 4)
             message = f"{name} chooses {interface}, which has the same address {address} on {listing}"
             message += ": a rank that connects to it reaches itself"

@@ -85,30 +85,14 @@ def of_pairs(state: SessionState, explanation: Explanation) -> None:
     for search in state.pair_searches:
         result = search.result()
         for evidence in result.evidence:
-            # Blocked ports explain tests that failed, but no wrong sum and no low rate.
-            explained = () if evidence.wrong or evidence.finding_kind == "slow" else explanation.blocked
             if evidence.finding_kind in ("flaky", "unproven"):
                 continue
-            if len(evidence.nodes) == 1 and evidence.nodes[0] not in explained:
-                finding = _of_node(state, evidence, tests)
-                explanation.add(evidence.nodes[0], finding)
-            elif len(evidence.nodes) == 2:
-                a, b = evidence.nodes
-                direction, message = "both", f"{evidence.failed} of {evidence.tests} tests failed"
-                if evidence.finding_kind == "slow":
-                    if tests.ways.get((b, a), 0.0) < tests.ways.get((a, b), 0.0):
-                        a, b = b, a
-                    forward, back = tests.ways.get((a, b)), tests.ways.get((b, a))
-                    direction = "a->b" if forward and back and forward < back / 2 else "both"
-                    message = _slow(evidence)
-                elif evidence.finding_kind == "broken":
-                    message += f", both nodes pass with others: {tests.failure(evidence)}"
-                else:
-                    message += "; whether the link or a node is to blame is not known"
-                first, second = state.nodes[a].name, state.nodes[b].name
-                remedy = _LINK.format(first, second)
-                report = LinkReport(first, second, direction, evidence.grade, message, remedy)
-                explanation.add_links([report], of_pairs=True)
+            # Blocked ports explain tests that failed, but no wrong sum and no low rate.
+            explained = () if evidence.wrong or evidence.finding_kind == "slow" else explanation.blocked
+            if len(evidence.nodes) == 2:
+                explanation.add_links([_of_link(state, evidence, tests)], of_pairs=True)
+            elif len(evidence.nodes) == 1 and evidence.nodes[0] not in explained:
+                explanation.add(evidence.nodes[0], _of_node(state, evidence, tests))
         median, floor = result.median, state.thresholds.pair_floor or least
         if median is not None and median < floor:
             message = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
@@ -144,6 +128,24 @@ def notices(state: SessionState, result: SearchResult) -> Iterator[str]:
                 f"the links over {level.levels} level{plural} of switches reach {level.median:.3g} GB/s, "
                 f"the fastest kind {fastest:.3g}: compared with their like{alone}"
             )
+
+
+def _of_link(state: SessionState, evidence: Evidence, tests: PairTests) -> LinkReport:
+    """Return the report on a link. The slower way of a slow link goes from the first node to the second."""
+    a, b = evidence.nodes
+    direction, message = "both", f"{evidence.failed} of {evidence.tests} tests failed"
+    if evidence.finding_kind == "slow":
+        if tests.ways.get((b, a), 0.0) < tests.ways.get((a, b), 0.0):
+            a, b = b, a
+        forward, back = tests.ways.get((a, b)), tests.ways.get((b, a))
+        direction = "a->b" if forward and back and forward < back / 2 else "both"
+        message = _slow(evidence)
+    elif evidence.finding_kind == "broken":
+        message += f", both nodes pass with others: {tests.failure(evidence)}"
+    else:
+        message += "; whether the link or a node is to blame is not known"
+    first, second = state.nodes[a].name, state.nodes[b].name
+    return LinkReport(first, second, direction, evidence.grade, message, _LINK.format(first, second))
 
 
 def _of_node(state: SessionState, evidence: Evidence, tests: PairTests) -> Finding:
