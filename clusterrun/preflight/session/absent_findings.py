@@ -114,21 +114,8 @@ def of_absent(state: SessionState, explanation: Explanation) -> None:
     if end is None:
         return
     replies = {node.node: replies_of(state, node) for node in state.nodes.values() if node.absent}
-    # Blame the firewall of the coordinator's node if only this node is present and all its dials agree.
-    absent = list(replies)
-    ways = [state.knocks.ways[HOST, node] for node in absent if (HOST, node) in state.knocks.ways]
-    if end.present == (HOST,) and len(ways) >= max(WITNESSES, len(absent)):
-        others = state.names(absent)
-        message, remedy = "", ""
-        no_connection = all(contract.NO_CONNECTION in state.nodes[node].absent for node in absent)
-        if no_connection and all(way.refused for way in ways):
-            message = f"no connection that {others} begin reaches it, though those that it begins reach them"
-            remedy = _HOST_INCOMING
-        elif all(way.dropped and way.is_dead and not way.refused for way in ways):
-            message = f"it drops the connections itself that it begins to {others}"
-            remedy = _HOST_OUTGOING
-        if message:
-            explanation.add(HOST, Finding("connections", Grade.FAIL, message, remedy))
+    if end.present == (HOST,):
+        _of_host(state, explanation, list(replies))
     host_is_suspect = len(replies) > 1 if end.present == (HOST,) else explanation.host_fails
     silent = [node for node in replies if replies[node].is_silent]
     small = [node for node in replies if replies[node].only_small_arrive]
@@ -151,6 +138,21 @@ def of_absent(state: SessionState, explanation: Explanation) -> None:
                 del single[node]
     for node in single:
         _of_single(state, explanation, state.nodes[node], replies[node], end.present, host_is_suspect)
+
+
+def _of_host(state: SessionState, explanation: Explanation, absent: Sequence[int]) -> None:
+    """Blame the firewall of the coordinator's node, the only one that is present, if all its dials agree."""
+    ways = [state.knocks.ways[HOST, node] for node in absent if (HOST, node) in state.knocks.ways]
+    if len(ways) < max(WITNESSES, len(absent)):
+        return
+    others = state.names(absent)
+    no_connection = all(contract.NO_CONNECTION in state.nodes[node].absent for node in absent)
+    if no_connection and all(way.refused for way in ways):
+        message = f"no connection that {others} begin reaches it, though those that it begins reach them"
+        explanation.add(HOST, Finding("connections", Grade.FAIL, message, _HOST_INCOMING))
+    elif all(way.dropped and way.is_dead and not way.refused for way in ways):
+        message = f"it drops the connections itself that it begins to {others}"
+        explanation.add(HOST, Finding("connections", Grade.FAIL, message, _HOST_OUTGOING))
 
 
 def _of_single(

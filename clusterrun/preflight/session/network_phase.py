@@ -38,10 +38,12 @@ def around(state: SessionState, nodes: Collection[int]) -> Waits:
     step = max(1, len(listeners) // MOST_DIALLED_BY_ALL)
     for index, node in enumerate(listeners):
         neighbours = (listeners[index - 1], listeners[(index + 1) % len(listeners)])
-        for other_index, other in enumerate(listeners if node.node in nodes else ()):
-            if other is not node and other in neighbours:
+        for other_index, other in enumerate(listeners):
+            if node.node not in nodes or other is node:
+                continue
+            if other in neighbours:
                 _both_ways(plan, node, other)
-            elif other is not node and other_index % step == 0:
+            elif other_index % step == 0:
                 plan.setdefault(node.node, {})[other.node] = _two_ports(other, index)
                 plan.setdefault(other.node, {})[node.node] = _two_ports(node, other_index)
     return _dial(state, "control round", plan, nodes)
@@ -74,24 +76,7 @@ def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int])
         if node in testers:
             ask_checks(state, node, [other for other in (*partners, *absent) if other != node])
     yield (DialTask, PeerTask)
-    # Dial failed ways again in both directions on all ports, and their ends with good nodes.
-    nodes = {node.node: node for node in state.listeners()}
-    failing = [way for way in state.dials.failing() if way.a in nodes and way.b in nodes]
-    repeat_plan: Plan = {}
-    for way in failing:
-        _both_ways(repeat_plan, nodes[way.a], nodes[way.b])
-    shut = {frozenset((way.a, way.b)) for way in failing if not way.is_dead and way.bad}
-    if len(shut) > WITNESSES and len(nodes) <= FEW_NODES:
-        # More links have silent ports than two nodes explain. Only some nodes dialled these ports, so every
-        # node of a small set dials all ports of all others.
-        for a, b in combinations(nodes.values(), 2):
-            _both_ways(repeat_plan, a, b)
-    troubled = dict.fromkeys(node for way in failing for node in (way.a, way.b))
-    clean = [node for node in nodes if node not in troubled] or list(nodes)
-    for index, node in enumerate(troubled):
-        turned = clean[index % len(clean) :] + clean[: index % len(clean)]
-        for witness in [other for other in turned if other != node][:WITNESSES]:
-            _both_ways(repeat_plan, nodes[node], nodes[witness])
+    repeat_plan = _repeat_plan(state)
     if repeat_plan and state.clock.seconds_left >= DIAL_SECONDS:
         state.label = "control round, again where something did not answer"
         _ask_dials(state, repeat_plan)
@@ -106,10 +91,33 @@ def first_plan(state: SessionState) -> Plan:
     for index, node in enumerate(listeners if plan else ()):
         for other in (listeners[index - 1], listeners[(index + 1) % len(listeners)]):
             plan[node.node][other.node] = other.listening.ports
-    for index, node in enumerate(listeners):
-        for other in listeners[index + 1 :] if len(listeners) <= MOST_DIALLED_BY_ALL or index == 0 else ():
+    hubs = listeners if len(listeners) <= MOST_DIALLED_BY_ALL else listeners[:1]
+    for index, node in enumerate(hubs):
+        for other in listeners[index + 1 :]:
             plan[node.node].setdefault(other.node, _two_ports(other, index))
             plan[other.node].setdefault(node.node, _two_ports(node, index))
+    return plan
+
+
+def _repeat_plan(state: SessionState) -> Plan:
+    """Return the dials that repeat failed ways in both directions on all ports, and dial from good nodes."""
+    nodes = {node.node: node for node in state.listeners()}
+    failing = [way for way in state.dials.failing() if way.a in nodes and way.b in nodes]
+    plan: Plan = {}
+    for way in failing:
+        _both_ways(plan, nodes[way.a], nodes[way.b])
+    shut = {frozenset((way.a, way.b)) for way in failing if not way.is_dead and way.bad}
+    if len(shut) > WITNESSES and len(nodes) <= FEW_NODES:
+        # More links have silent ports than two nodes explain. Only some nodes dialled these ports, so every
+        # node of a small set dials all ports of all others.
+        for a, b in combinations(nodes.values(), 2):
+            _both_ways(plan, a, b)
+    troubled = dict.fromkeys(node for way in failing for node in (way.a, way.b))
+    clean = [node for node in nodes if node not in troubled] or list(nodes)
+    for index, node in enumerate(troubled):
+        turned = clean[index % len(clean) :] + clean[: index % len(clean)]
+        for witness in [other for other in turned if other != node][:WITNESSES]:
+            _both_ways(plan, nodes[node], nodes[witness])
     return plan
 
 

@@ -209,8 +209,13 @@ def _report(state: SessionState, explanation: Explanation, fit: bool) -> Report:
     reports, excluded = [], []
     for number, node in state.nodes.items():
         is_unfit = explanation.is_unfit(number)
-        role = "rank" if number in choice.nodes else "excluded" if is_unfit else "spare"
-        role = "separated" if role == "spare" and number in choice.separated else role
+        role = "spare"
+        if number in choice.nodes:
+            role = "rank"
+        elif is_unfit:
+            role = "excluded"
+        elif number in choice.separated:
+            role = "separated"
         reports.append(NodeReport(node.name, explanation.verdict(number), role, explanation.findings(number)))
         if is_unfit and number not in explanation.excused:
             excluded.append(node.name)
