@@ -20,8 +20,9 @@ MOST_STATES = 3
 # Loggers of one log whose marks are recognized.
 MOST_LOGGERS = 16
 
+# A log server may write the escape character as #033.
 _ESCAPES = re.compile(
-    r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
+    r"(?:\x1b|#033)\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
 )
 # deepspeed's lines begin with a time and a level, which tell them from the lines of a traceback.
 _TIME = re.compile(

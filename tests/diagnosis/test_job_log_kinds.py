@@ -80,12 +80,22 @@ def escaped(lines: list[str]) -> list[str]:
         EXCEPTION[1:],
         [line.lstrip() for line in EXCEPTION],
         [f"{line}   " for line in EXCEPTION],
+        [f"#033[34m{line}#033[0m" for line in EXCEPTION],
         [line.replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;") for line in EXCEPTION],
         [line.replace("/home/eve/", "C:\\eve\\") for line in EXCEPTION],
         escaped(EXCEPTION),
         [json.dumps({"severity": "ERROR", "message": "\n".join(EXCEPTION)})],
     ],
-    ids=["cut at its start", "without indents", "padded", "of a page", "of Windows", "escaped", "JSON"],
+    ids=[
+        "cut at its start",
+        "without indents",
+        "padded",
+        "colours",
+        "of a page",
+        "of Windows",
+        "escaped",
+        "JSON",
+    ],
 )
 def test_a_traceback_is_read_in_any_form(lines: list[str]) -> None:
     message = diagnosed(*lines).message
