@@ -82,6 +82,8 @@ _WITH_BODIES = (
     *("for_statement", "c_style_for_statement", "while_statement", "if_statement", "case_statement"),
     *("compound_statement", "subshell", "pipeline", "redirected_statement", "function_definition"),
 )
+# A redirection to the next line, which the grammar allows and bash does not: ``<NAME>`` at the end of a line.
+_WITHOUT_FILE = re.compile(r"\d*[<>&|]+[ \t]*\n")
 # A variable in ``$((…))``, with or without its dollar sign.
 _IN_ARITHMETIC = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\}?", re.ASCII)
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -244,8 +246,14 @@ class ShellSource:
         self._lines_above = lines_above = line - 1
         self._bytes = _readable(text.replace("\r\n", "\n").encode("utf-8", "replace"))
         root = parsed(self._bytes)
-        self.has_errors = root.has_error
-        broken = (node.start_point[0] for node in _below(root) if node.is_error or node.is_missing)
+        broken = [
+            node.start_point[0]
+            for node in _below(root)
+            if node.is_error
+            or node.is_missing
+            or (node.type == "file_redirect" and _WITHOUT_FILE.match(self._text(node)))
+        ]
+        self.has_errors = bool(broken)
         self.error_line = lines_above + 1 + min(broken, default=0)
         self.arguments = arguments
         self.functions: dict[str, Body] = dict(functions or {})
@@ -431,15 +439,17 @@ class ShellSource:
             if name_node and body:
                 self.functions.update((self._text(name_node), block) for block in self._bodies(body))
             return
-        for name in sets:
-            self.environment.pop(name, None)
         forgotten = set(sets)
-        if node.type in ASSIGNMENTS:
+        if node.type not in ASSIGNMENTS:
+            for name in sets:
+                self.environment.pop(name, None)
+        else:
             assignments = [part for part in inner if part.type == "variable_assignment"]
             for assignment in assignments:
                 name, value = self._assigned(assignment)
-                text = value if isinstance(value, str) else self._text(assignment).partition("=")[2]
+                text = value if isinstance(value, str) else self._text(assignment).removeprefix(f"{name}=")
                 in_job = self._in_job(text)
+                self.environment.pop(name, None)
                 if value != in_job and in_job.isdecimal():
                     self.environment[name] = in_job
                 forgotten.discard(name)

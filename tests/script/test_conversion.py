@@ -86,6 +86,7 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
             "--nodes 2 --ranks-per-node 2 --sbatch gres=gpu:4 t.py",
         ),
         ("#SBATCH -N4 --ntasks-per-node=2\nsrun -N 3 python t.py", "--nodes 3 --ranks-per-node 2 t.py"),
+        ("#SBATCH -N4\nN=$((SLURM_NNODES))\nN=$((N - 1))\nsrun -N $N python t.py", "--nodes 3 t.py"),
         (
             "#SBATCH -N4 --gres=gpu:2\nsrun -N 2 torchrun --nnodes 2 --nproc_per_node 2 t.py",
             "--nodes 2 --gpus 2 t.py",
@@ -1996,3 +1997,9 @@ def test_the_name_of_a_variable_in_an_option_of_accelerate_stays() -> None:
     option = "--gradient_accumulation_steps $N"
     lines = f"#SBATCH --gpus=2\nN=$(f)\naccelerate launch --config_file c.yaml {option} t.py"
     assert f"{option} " in converted(lines).command[2]
+
+
+def test_a_redirection_without_a_file_is_code_that_bash_cannot_read() -> None:
+    (part,) = converted("srun python t.py <CONFIG>\necho done").untranslated
+    assert part.line == 2
+    assert not converted("srun python t.py > \\\n log\ncat <<A > f\n>\nA").untranslated[1:]
