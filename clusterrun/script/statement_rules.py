@@ -210,6 +210,11 @@ RULES = (
         "submit checks the nodes itself, before the ranks start",
     ),
     Rule(
+        lambda facts: facts.requeues,
+        PartOutcome.OPTION,
+        "--requeue in the line queues the run again unless all ranks exit 0, and restarts failed ranks",
+    ),
+    Rule(
         lambda facts: (
             any(
                 [name for name in command.names if not ASSIGNMENT.match(name)][:1] == ["sbatch"]
@@ -279,11 +284,6 @@ RULES = (
         lambda facts: facts.name == "set" and not ALLEXPORT.match(facts.statement.text),
         _NEEDLESS,
         "it is for the script's own shell; a failed --setup line ends the run",
-    ),
-    Rule(
-        lambda facts: facts.requeues,
-        PartOutcome.OPTION,
-        "--requeue in the line queues the run again unless all ranks exit 0, and restarts failed ranks",
     ),
     Rule(
         lambda facts: ".deepspeed_env" in facts.statement.text,

@@ -74,6 +74,10 @@ ALIKE = re.compile(
 _MAY_FAIL = re.compile(r"(?:module|ml|conda|mamba|micromamba|spack|source|\.|cd)\s")
 _IS_STRICT = "the run ends if this line or a similar one fails, unlike the script: add || : to go on"
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
+# ``scontrol requeue``, and ``sbatch`` of the script itself, without other arguments.
+_REQUEUES = re.compile(
+    r"requeue|\bsbatch\s+\"?\$\{?(?:0|BASH_SOURCE)\b\}?\"?\s*(?:$|[;&|)}'\"])", re.MULTILINE
+)
 # A loop until something happens, and the number of a program in the background.
 _WAITS = re.compile(r"\A(?:wait\b|(?:while|until|for)\b.*\bsleep\b)|\$!", re.DOTALL)
 # ``set -u``, and ``set +u``.
@@ -377,6 +381,7 @@ def _parts_of_handler(scope: Scope, handler: Statement) -> Iterator[Part]:
         names -= set(scope.source.functions)
         # The ranks get the signal of the job, without a handler that passes it on.
         names -= {"scancel"} if _SENDS_SIGNAL.search(statement.text) else set()
+        names -= {"sbatch"} if _REQUEUES.search(statement.text) else set()
         if not names <= {"scontrol", "exit", "wait", "kill", "sleep", "trap", "return", "true", ":", *PRINTS}:
             yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, _OF_HANDLER)
 
@@ -457,7 +462,7 @@ def _facts(scope: Scope, statement: Statement, needed: set[str], read_by_setup: 
         is_constant=statement.sets <= set(constants),
         sets_launcher=statement.kind == "declaration_command"
         and any(is_launcher_text(constants[name]) for name in statement.sets & set(constants)),
-        requeues=(names == ("trap",) or is_function) and "requeue" in text,
+        requeues=(names == ("trap",) or is_function) and _REQUEUES.search(text) is not None,
         launches=not is_function
         and any(not (is_helper(launch) or is_small(launch, constants)) for launch in launches if launch),
     )

@@ -142,6 +142,11 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
             "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT t.py'",
         ),
         ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py &\nwait", "--requeue t.py"),
+        ("trap 'sbatch $0' USR1\nsrun python t.py &\nwait", "--requeue t.py"),
+        (
+            'h() {\n kill $P\n wait $P\n sbatch "$0"\n}\ntrap h USR1\nsrun python t.py &\nP=$!\nwait $P',
+            "--requeue t.py",
+        ),
         (
             "set -a\n. ./e\nX=1\nset +a\nY=1\nsrun python t.py",
             "--setup 'set -a || :' --setup '. ./e' --setup X=1 --setup 'set +a || :' t.py",
@@ -297,6 +302,8 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("srun python t.py <<E\n1\nE", "<<E"),
         ("sbatch next.sh\nsrun python t.py", "sbatch next.sh"),
         ("trap 'touch x' USR1\nsrun python t.py", "trap 'touch x' USR1"),
+        ("trap 'sbatch $0 2' USR1\nsrun python t.py", "sbatch $0 2"),
+        ("h() {\n sbatch next.sh\n}\ntrap h USR1\nsrun python t.py", "sbatch next.sh"),
         ("h() {\n scancel $B\n scontrol requeue $A\n}\ntrap h USR1\nsrun python t.py", "scancel $B"),
         ("if [ -f a ]; then srun python a.py; else srun python b.py; fi | tee log", "srun python a.py"),
         ("if ! srun python t.py; then ./tidy; fi < in", "if !"),
