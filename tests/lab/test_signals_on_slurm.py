@@ -149,9 +149,9 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
         until(lambda wanted=wanted: wanted in runs.printed("signalled"), 60)
     assert runs.state("signalled")[0] == "RUNNING"
     runs.scancel("trapped", "-b", "-s", "USR1")
-    for number in ("USR1", "ABRT"):
-        runs.scancel("plain-signalled", "-s", number)
-        until(lambda wanted=f"SIG{number}": wanted in runs.printed("plain-signalled"), 60)
+    for case, number in (("plain-signalled", "USR1"), ("plain-interrupted", "ABRT")):
+        runs.scancel(case, "-s", number)
+        until(lambda case=case, wanted=f"SIG{number}": wanted in runs.printed(case), 60)
     # INT ends a rank only if the rank ends by itself.
     runs.scancel("signalled", "-fs", "INT")
     runs.scancel("plain-interrupted", "-s", "INT")
