@@ -274,8 +274,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
                 untranslated.append(typed)
         has_gpus = has_gpus or name.startswith("gpus")
         if role in numbers:
-            if role == launcher_options.NODES and ":" in value:
-                number = int(match[1]) if (match := re.match(r"(\d+):", value, re.ASCII)) else 0
+            if role == launcher_options.NODES and (match := re.match(r"(\d+):", value, re.ASCII)):
+                number = int(match[1])
                 elastic.append(
                     f"{typed}: the number of nodes is fixed; --nodes MIN-MAX takes what is free at the start"
                 )

@@ -2006,6 +2006,11 @@ def test_the_name_of_a_variable_in_an_option_of_accelerate_stays() -> None:
     assert f"{option} " in converted(lines).command[2]
 
 
+def test_a_default_number_of_nodes_is_no_range() -> None:
+    conversion = converted("srun torchrun --nnodes=${SLURM_NNODES:-1} --nproc_per_node 2 t.py")
+    assert not any("fixed" in part.reason for part in conversion.parts)
+
+
 def test_a_redirection_without_a_file_is_code_that_bash_cannot_read() -> None:
     (part,) = converted("srun python t.py <CONFIG>\necho done").untranslated
     assert part.line == 2
