@@ -7,13 +7,13 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 
 from clusterrun.cli.lazy_group import meant
 from clusterrun.model.contract import ExitCode
-from clusterrun.model.errors import ClusterrunError, system_reason
+from clusterrun.model.errors import BadInput, ClusterrunError, system_reason
 from clusterrun.model.visible import visible
 
 
@@ -91,6 +91,17 @@ _FILTERS = frozenset(
     )
 )
 
+
+class UnknownOptions(click.NoSuchOption):
+    """All options of a command line that its command lacks, and the entries of ``--sbatch``, ``--srun``."""
+
+    def __init__(
+        self, options: Sequence[str], sbatch: Sequence[str], srun: Sequence[str], ctx: click.Context
+    ):
+        super().__init__(options[0], ctx=ctx)
+        self.options, self.sbatch, self.srun = options, sbatch, srun
+
+
 _hints: list[tuple[re.Pattern[str], str]] = []
 
 
@@ -157,30 +168,45 @@ def _usage(error: click.ClickException) -> int:
     if names := [name for name in names if name.startswith("--")]:
         message = f"{names[0]}: {error.message}"
     if isinstance(error, click.NoSuchOption):
-        parameters = context.command.get_params(context) if context else ()
-        names_of_options = [name for parameter in parameters for name in parameter.opts]
-        # Commands that start a job also know the options of sbatch.
-        name = error.option_name
-        parameters = context.command.params if context else []
-        arguments = [parameter for parameter in parameters if isinstance(parameter, click.Argument)]
-        takes_runs = any((argument.metavar or "").startswith(("RUN", "[RUN")) for argument in arguments)
-        if takes_runs and name in _FILTERS:
-            guess = " Name each RUN instead: clusterrun status lists them"
-        elif "--partition" not in names_of_options:
-            guess = meant(name, names_of_options)
-        else:
-            from clusterrun.script.sbatch_table import instead_of
+        options = error.options if isinstance(error, UnknownOptions) else (error.option_name,)
+        problems = [_unknown_option(context, name).rstrip(".") for name in options]
+        try:
+            if isinstance(error, UnknownOptions):
+                from clusterrun.script.sbatch_options import check_entries
 
-            setting = " ".join(sys.argv).partition(f" {name}")[2].lstrip("= ").partition(" ")[0]
-            own_option = OTHER_NAMES.get(name) or instead_of(name, setting)
-            guess = f" {own_option}" if own_option else meant(name, names_of_options)
-        from clusterrun.script.command_words import typographic_marks  # a mistake may take its time
-
-        if marks := typographic_marks(error.option_name):
-            guess = f" It has a dash that no keyboard types ({marks}): type it anew."
-        message = f"there is no option {error.option_name}.{guess}"
+                check_entries(error.sbatch, error.srun)
+        except BadInput as refusal:
+            problems += [refusal.seen, refusal.remedy]
+        message = "\n".join(problems)
     path = context.command_path if context else "clusterrun"
     return _print_error(message.rstrip("."), f"{path} --help shows what there is", ExitCode.USAGE)
+
+
+def _unknown_option(context: click.Context | None, name: str) -> str:
+    """Return the message for an option that the command of ``context`` lacks, with the alternative."""
+    from clusterrun.script.command_words import typographic_marks  # a mistake may take its time
+
+    if marks := typographic_marks(name):
+        return f"there is no option {name}. It has a dash that no keyboard types ({marks}): type it anew"
+    options = [
+        option
+        for parameter in (context.command.get_params(context) if context else ())
+        for option in parameter.opts
+    ]
+    arguments = [p for p in (context.command.params if context else ()) if isinstance(p, click.Argument)]
+    takes_runs = any((argument.metavar or "").startswith(("RUN", "[RUN")) for argument in arguments)
+    if takes_runs and name in _FILTERS:
+        guess = " Name each RUN instead: clusterrun status lists them"
+    elif "--partition" not in options:
+        guess = meant(name, options)
+    else:
+        # Commands that start a job also know the options of sbatch.
+        from clusterrun.script.sbatch_table import instead_of
+
+        setting = " ".join(sys.argv).partition(f" {name}")[2].lstrip("= ").partition(" ")[0]
+        own_option = OTHER_NAMES.get(name) or instead_of(name, setting)
+        guess = f" {own_option}" if own_option else meant(name, options)
+    return f"there is no option {name}.{guess}"
 
 
 def _print_error(message: str, remedy: str, code: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.cli import standard_input
-from clusterrun.cli.error_output import put, say
+from clusterrun.cli.error_output import UnknownOptions, put, say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit_options import (
@@ -46,19 +46,31 @@ class OptionsThenProgram(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Mark the beginning of a command that starts with ``-m``, which is not an option of ours."""
         options = [option for option in self.params if isinstance(option, click.Option)]
+        names = {name for option in self.get_params(ctx) for name in (*option.opts, *option.secondary_opts)}
         takes_value = {name for option in options if not option.is_flag for name in option.opts}
+        unknown: list[str] = []
+        entries: dict[str, list[str]] = {"--sbatch": [], "--srun": []}
         place = 0
-        while args[place : place + 1] not in ([], ["--"], ["-m"]) and args[place].startswith("-"):
-            # In ``-ft`` the last letter may take a value.
-            word = args[place]
-            if word.startswith("--"):
-                takes_next = word in takes_value
-            else:
-                letters_with_value = [
-                    place for place, letter in enumerate(word) if place and f"-{letter}" in takes_value
-                ]
-                takes_next = bool(letters_with_value) and letters_with_value[0] == len(word) - 1
+        while args[place : place + 1] not in ([], ["-"], ["--"], ["-m"]) and args[place].startswith("-"):
+            word, _, value = args[place].partition("=")
+            rest, is_short = "", not word.startswith("--")
+            if is_short:  # in ``-ft`` the last letter may take a value
+                for number, letter in enumerate(args[place][1:], 2):
+                    word, rest = f"-{letter}", args[place][number:]
+                    if word in takes_value or word not in names:
+                        break
+            takes_next = word in takes_value
+            if word not in names:
+                from clusterrun.script.sbatch_table import takes_value as takes_value_in_sbatch
+
+                unknown.append(word)
+                takes_next = takes_value_in_sbatch(word)
+            takes_next = takes_next and not rest and (is_short or "=" not in args[place])
+            if word in entries:
+                entries[word] += args[place + 1 : place + 2] if takes_next else [value]
             place += 2 if takes_next else 1
+        if unknown and not ctx.resilient_parsing:
+            raise UnknownOptions(unknown, *entries.values(), ctx)
         if args[place : place + 1] == ["-m"]:
             args = [*args[:place], "--", *args[place:]]
         typed = list(args)

@@ -115,6 +115,7 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
 
     ``allocation`` is the job that it starts in.
     """
+    sbatch_options.check_entries(spec.sbatch, spec.srun)
     site = _site(spec, context)
     # In an allocation the exit code of the user's own batch script counts.
     site = replace(site, allocation=allocation, requeue_exit="" if allocation else site.requeue_exit)

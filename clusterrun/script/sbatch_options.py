@@ -38,23 +38,29 @@ def passed(entries: Sequence[str], option: str) -> tuple[Option, ...]:
     return tuple(_by_setting(entries, option).values())
 
 
-def _by_setting(entries: Sequence[str], option: str) -> dict[str, Option]:
-    by_setting: dict[str, Option] = {}
+def check_entries(sbatch: Sequence[str], srun: Sequence[str]) -> None:
+    """Raise one ``BadInput`` for all entries of ``--sbatch`` and ``--srun`` that ``passed`` would refuse."""
     refusals: dict[str, list[str]] = {}  # by remedy
-    for entry in entries:
-        try:
-            key, value = _read_entry(entry, option)
-        except BadInput as refusal:
-            refusals.setdefault(refusal.remedy, []).append(refusal.seen)
-            continue
-        row = _row(key, option)
-        before = by_setting.get(row.setting, (key, ""))[1]
-        separator = "" if _NO_MAIL in ((key, before), (key, value)) else row.joined
-        by_setting[row.setting] = (key, f"{before}{separator}{value}" if separator and before else value)
+    for entries, option in ((sbatch, "--sbatch"), (srun, "--srun")):
+        for entry in entries:
+            try:
+                _read_entry(entry, option)
+            except BadInput as refusal:
+                refusals.setdefault(refusal.remedy, []).append(refusal.seen)
     if refusals:
         *others, (remedy, problems) = refusals.items()
         earlier = ["; ".join(problems_before) + f"\n{advice}" for advice, problems_before in others]
         raise BadInput("\n".join((*earlier, "; ".join(problems))), remedy)
+
+
+def _by_setting(entries: Sequence[str], option: str) -> dict[str, Option]:
+    check_entries(*((entries, ()) if option == "--sbatch" else ((), entries)))
+    by_setting: dict[str, Option] = {}
+    for key, value in (_read_entry(entry, option) for entry in entries):
+        row = _row(key, option)
+        before = by_setting.get(row.setting, (key, ""))[1]
+        separator = "" if _NO_MAIL in ((key, before), (key, value)) else row.joined
+        by_setting[row.setting] = (key, f"{before}{separator}{value}" if separator and before else value)
     return by_setting
 
 

@@ -169,13 +169,24 @@ def option_of_letter(letter: str) -> SbatchOption | None:
     return _BY_LETTER.get(letter)
 
 
+def takes_value(typed: str) -> bool:
+    """Return whether ``typed`` (``--array``, ``-a``) is an option of sbatch that needs a value."""
+    option = _option(typed)
+    return option is not None and option.takes == "required"
+
+
+def _option(typed: str) -> SbatchOption | None:
+    name = typed.lstrip("-")
+    return OPTIONS.get(name) if typed.startswith("--") else _BY_LETTER.get(name)
+
+
 def instead_of(typed: str, setting: str = "") -> str:
     """Return what to type for ``typed`` (``--array``, ``-a``), an option of sbatch or srun; '' for others.
 
     ``setting`` is the value of the option, if it is known.
     """
     name = typed.lstrip("-")
-    option = OPTIONS.get(name) if typed.startswith("--") else _BY_LETTER.get(name)
+    option = _option(typed)
     if option is None:
         if name in SRUN_REFUSED and typed.startswith("--"):
             return _sentence(SRUN_REFUSED[name])

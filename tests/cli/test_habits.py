@@ -64,6 +64,22 @@ def test_a_module_is_found_behind_short_options(clusterrun: CommandLine) -> None
 
 
 @pytest.mark.parametrize(
+    "typed",
+    [
+        "--ntasks 4 -o log --array=0-3 --sbatch error=e --srun label train.py --wrap x",
+        "--srun=label -n4 --output=log -a 0-3 --nodes 2 --sbatch=error=e -m train --wrap x",
+        "-n 4 -fo log --sbatch error=e -a0-3 --srun label -- train.py --wrap x",
+    ],
+)
+def test_all_options_that_submit_lacks_or_refuses_are_named_at_once(
+    clusterrun: CommandLine, typed: str
+) -> None:
+    result = clusterrun("submit", *typed.split())
+    words = ("--ranks-per-node", "clusterrun logs", "sweep --set", "--sbatch error", "--srun label", "--wrap")
+    assert (result.code, [word in result.err for word in words]) == (2, [True] * 5 + [False]), result.err
+
+
+@pytest.mark.parametrize(
     "arguments",
     [("--gpus", "h100:2"), ("--gpus-per-node", "h100:2"), ("--gres", "gpu:h100:2"), ("--gpus=h100:2",)],
 )

@@ -10,6 +10,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 from clusterrun.script.job_array import instead_of_array
 from clusterrun.script.plan import MachineFacts, Plan, plan
+from clusterrun.script.sbatch_options import check_entries
 from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, SbatchOption, full_name, instead_of
 
 RECORDED = Path(__file__).parents[1] / "recorded/sbatch-options.txt"
@@ -80,6 +81,13 @@ def test_an_option_with_another_effect_is_refused_with_a_remedy(option: SbatchOp
         f"--sbatch {option.name} cannot be passed on",
         instead_of_array("1") if option.name == "array" else option.refused,
     )
+
+
+def test_the_refused_options_of_sbatch_and_srun_are_reported_together() -> None:
+    with pytest.raises(BadInput) as refusal:
+        check_entries(["output=x", "exclusive"], ["label", "mpi=none"])
+    problems = ("--sbatch output", "--srun label")
+    assert [problem in str(refusal.value) for problem in problems] == [True, True]
 
 
 def test_all_options_that_are_refused_are_reported_at_once_and_equal_remedies_once() -> None:
