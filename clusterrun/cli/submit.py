@@ -70,7 +70,7 @@ class OptionsThenProgram(click.Command):
                 entries[word] += args[place + 1 : place + 2] if takes_next else [value]
             place += 2 if takes_next else 1
         if unknown and not ctx.resilient_parsing:
-            raise UnknownOptions(unknown, *entries.values(), ctx)
+            raise UnknownOptions(unknown, entries["--sbatch"], entries["--srun"], ctx)
         if args[place : place + 1] == ["-m"]:
             args = [*args[:place], "--", *args[place:]]
         typed = list(args)

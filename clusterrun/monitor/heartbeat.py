@@ -15,7 +15,7 @@ from clusterrun.monitor.collector import begun, output, rank_processes
 from clusterrun.monitor.job_processes import read_each
 from clusterrun.monitor.oom import killed
 from clusterrun.monitor.process_sample import used
-from clusterrun.monitor.rank_channels import channel, channels, facts, groups
+from clusterrun.monitor.rank_channels import channel, facts, groups
 
 LEAST_PERIOD = 1.0
 # A hang is declared at half a group's timeout. Several digests must report no movement before that.
@@ -45,14 +45,15 @@ class Digests:
         self._search_at: float | None = None
         self._search_until = 0.0
         self._inner_ranks: tuple[tuple[int, int, str], ...] = ()
-        self._addresses: dict[int, str] = {}
+        # ``RANK`` and address of processes that are ranks below a rank
+        self._places: dict[int, tuple[str, str]] = {}
 
     def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
         self._paths, self._pids, self._used_gpus = paths, pids, set()
         first = sorted({*EAGER, self._period})
         self._times = [now + seconds for seconds in first if seconds <= self._period]
         self._search_at, self._search_until = now + SEARCH_PERIOD if pids else None, now + SEARCH_SECONDS
-        self._inner_ranks, self._addresses = (), {}
+        self._inner_ranks, self._places = (), {}
 
     def wakes_at(self) -> float | None:
         times = [*self._times[:1], *([] if self._search_at is None else [self._search_at])]
@@ -119,8 +120,11 @@ class Digests:
                     bool(answer.get("meets")),
                 )
             )
-        rank_pids = {pid for pid, _ in ranks.values()}
-        launchers = {rank: pid for rank, pid in self._pids.items() if pid not in rank_pids}
+        # A rank in a group trains. A rank that does not answer may train. Others may have started a launcher.
+        training = {
+            pulse.pid for pulse in pulses if pulse.size or (ranks[pulse.rank][1] and not pulse.answered)
+        }
+        starters = {rank: pid for rank, pid in self._pids.items() if pid not in training}
         gpus_work = None
         if asks:
             # All GPUs work that were busy since the start of the ranks; None if unknown.
@@ -128,23 +132,36 @@ class Digests:
             self._used_gpus |= {gpu.index for gpu in gpus if gpu.busy > 0}
             works = [gpu.works for gpu in gpus if gpu.index in self._used_gpus]
             gpus_work = None if None in works or not works else all(works)
-        inner_ranks = self._ranks_below(launchers)
+        inner_ranks = self._ranks_below(starters)
         children_of = proc.children_lookup()
         blocked = tuple(rank for rank, pid in self._pids.items() if _is_blocked(pid, children_of))
         return Digest(tuple(pulses), max(0, killed() - self._killed), inner_ranks, gpus_work, blocked)
 
-    def _ranks_below(self, launchers: Mapping[int, int]) -> tuple[tuple[int, int, str], ...]:
+    def _ranks_below(self, starters: Mapping[int, int]) -> tuple[tuple[int, int, str], ...]:
         """Return (rank, ``RANK`` of a rank below it, address at which that rank meets the others).
 
-        ``launchers`` maps ranks to processes. The variables of a process are read once, within a limit.
+        ``starters`` maps ranks to processes. A process below a rank that has the rank's own variables is a
+        launcher or a helper.
         """
-        inner_channels = [(starter, inner) for starter, pid in launchers.items() for inner in channels(pid)]
-        new = [inner.pid for _, inner in inner_channels if inner.pid not in self._addresses]
+        children_of = proc.children_lookup()
+        pids_below = {rank: proc.below(pid, children_of=children_of) for rank, pid in starters.items()}
+        pids = {pid for below in pids_below.values() for pid in below}
+        new = [pid for pid in {*pids, *starters.values()} if pid not in self._places]
         environs = read_each(new, lambda pid: proc.content(f"/proc/{pid}/environ")) if new else {}
+        places = dict(self._places)
         for pid in new:
             variables = proc.variables(environs.get(pid, b""))
-            self._addresses[pid] = f"{variables.get('MASTER_ADDR', '')}:{variables.get('MASTER_PORT', '')}"
-        return tuple((starter, inner.rank, self._addresses[inner.pid]) for starter, inner in inner_channels)
+            address = f"{variables.get('MASTER_ADDR', '')}:{variables.get('MASTER_PORT', '')}"
+            places[pid] = (variables.get("RANK", ""), address)
+        inner_ranks = set()
+        for starter, below in pids_below.items():
+            for pid in below:
+                number, address = places[pid]
+                if number.isdigit() and places[pid] != places[starters[starter]]:
+                    inner_ranks.add((starter, int(number), address))
+                    # The variables of other processes may change: a fork has those of its parent until exec.
+                    self._places[pid] = places[pid]
+        return tuple(sorted(inner_ranks))
 
 
 def _is_blocked(pid: int, children_of: Callable[[int], list[int]]) -> bool:

@@ -102,24 +102,59 @@ def test_digests_are_more_frequent_where_a_group_times_out_soon(
     assert part.wakes_at() == 113.75
 
 
+SHELL, LAUNCHER, INNER = 500, 501, 1000
+
+
+def processes_below(monkeypatch: pytest.MonkeyPatch, pids: list[int]) -> None:
+    """Let ``pids`` be below ``SHELL``: a launcher with the variables of rank 4, and two ranks below it."""
+    variables = b"RANK=%d\0MASTER_ADDR=n1\0MASTER_PORT=%d\0"
+    environs = dict.fromkeys((SHELL, LAUNCHER), variables % (4, 1))
+    environs |= {INNER + rank: variables % (rank, 2) for rank in (0, 1)}
+    contents = {f"/proc/{pid}/environ": content for pid, content in environs.items()}
+    monkeypatch.setattr(heartbeat.proc, "below", lambda *arguments, **options: [*pids])
+    monkeypatch.setattr(heartbeat.proc, "content", lambda path: contents.get(path, b""))
+
+
 def test_ranks_below_a_launcher_are_reported_when_they_appear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rank is a shell: it has no channel itself. Its launcher starts two processes after 3 s."""
-    shell = os.getpid()
-    below: list[RankChannel] = []
+    below = [LAUNCHER]
+    processes_below(monkeypatch, below)
     monkeypatch.setattr(heartbeat, "channel", lambda pid: None)
-    monkeypatch.setattr(heartbeat, "channels", lambda pid: below if pid == shell else [])
+    monkeypatch.setattr(heartbeat.proc, "find_alive", lambda pid: True)
     part = Digests(10.0)
-    part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {4: shell})
+    part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {4: SHELL})
     monkeypatch.setattr(part, "digest", lambda: Digest((), 0, part._inner_ranks))
     digests = []
     while (at := part.wakes_at()) is not None and at <= 106.0:
         if at == 103.0:
-            below += [RankChannel(rank, 1000 + rank, 3, 4, 5, "") for rank in (0, 1)]
+            below += [INNER, INNER + 1]
         digests += [(at, json.loads(body)["digest"].get("inner_ranks")) for body in part.run(at)]
-    inner_ranks = [[4, 0, ":"], [4, 1, ":"]]  # processes whose variables cannot be read
+    inner_ranks = [[4, 0, "n1:2"], [4, 1, "n1:2"]]
     assert digests == [(102.0, []), (103.0, inner_ranks), (105.0, inner_ranks)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "may_have_launched"),
+    [
+        ({"torch": False}, True),
+        ({"torch": True, "groups": [{"size": 8, "default": True}]}, False),
+        ({"problem": "no torch"}, False),
+        ({}, False),
+    ],
+)
+def test_ranks_below_a_python_script_are_reported_unless_it_trains_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, object], may_have_launched: bool
+) -> None:
+    processes_below(monkeypatch, [LAUNCHER, INNER, INNER + 1])
+    python = RankChannel(4, SHELL, 3, 4, 5, "")
+    monkeypatch.setattr(heartbeat, "rank_processes", lambda pids: {4: (SHELL, python)})
+    monkeypatch.setattr(heartbeat, "facts", lambda *arguments: {SHELL: answer} if answer else {})
+    part = Digests(10.0)
+    part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {4: SHELL})
+    inner_ranks = ((4, 0, "n1:2"), (4, 1, "n1:2")) if may_have_launched else ()
+    assert part.digest().inner_ranks == inner_ranks
 
 
 def test_a_digest_reports_whether_the_gpus_in_use_work(tmp_path: Path) -> None:
