@@ -14,6 +14,8 @@ from clusterrun.script.interpreter_calls import RECIPE_FILES, unwrapped
 _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$\{?BASHPID\}?)/fd/[12]\b")
 # A shell script that reads another file, whose functions may use such a name.
 _SOURCES = re.compile(r"^[ \t]*(?:source|\.)[ \t]", re.MULTILINE)
+# The module of an import, and the first name that is taken from it, which may be a module too.
+_IMPORTS = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+([\w.]+)", re.MULTILINE)
 _LIGHTNING = re.compile(r"^\s*(?:from|import)\s+(?:pytorch_)?lightning\b", re.MULTILINE)
 _LIGHTNING_REQUEUES = re.compile(r"\bSLURMEnvironment\((?!.*auto_requeue\s*=\s*False)")
 _JOB_NUMBER = re.compile(r"\bSLURM_(?:JOB_ID|JOBID)\b")
@@ -70,7 +72,8 @@ def job_number_notices(spec: JobSpec) -> tuple[str, ...]:
 def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
     """Yield the command (without a name), then the name and the text of each script that it runs.
 
-    Scripts that a shell script names are read too. Modules that Python imports are not.
+    Scripts that a shell script names are read too, and modules beside a Python script that it imports
+    (without a name).
     """
     yield "", "\n".join(spec.command)
     # Words that may be files; for ``-m MODULE`` the files that Python would run.
@@ -85,6 +88,7 @@ def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
             waiting.append(word)
             waiting += _paths(word)
     read_paths: set[str] = set()
+    modules: dict[str, str] = {}  # the folder of the script that imports a module, by the module's path
     read = 0
     while waiting and len(read_paths) < _MAX_WORDS and read < _MAX_FILES:
         name = waiting.pop()
@@ -95,9 +99,18 @@ def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
         text = text_of_script(path)
         read += bool(text)
         if text:
-            yield name, text
+            yield "" if path in modules else name, text
         if not path.endswith(".py"):
             waiting += _paths(text)
+            continue
+        folder = modules.get(path, spec.cwd if "-m" in command else os.path.dirname(path))
+        for package, imported in _IMPORTS.findall(text):
+            start = os.path.dirname(path) if package.startswith(".") else folder
+            dotted_names = (package, f"{package}.{imported}") if package else (imported,)
+            for dotted in dotted_names:
+                module = os.path.join(start, dotted.strip(".").replace(".", "/") + ".py")
+                modules.setdefault(module, folder)
+                waiting.append(module)
 
 
 def _paths(text: str) -> Iterator[str]:

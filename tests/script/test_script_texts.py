@@ -57,6 +57,23 @@ def test_the_file_of_a_module_is_read(tmp_path: Path) -> None:
     assert not script_habits(JobSpec(("-m", "package"), cwd=str(tmp_path))).opens_own_output
 
 
+@pytest.mark.parametrize("typed", ["code/train.py", "python3 code/train.py", "-m code.train"])
+def test_modules_beside_the_script_are_read_and_others_are_not(tmp_path: Path, typed: str) -> None:
+    (tmp_path / "code/parts").mkdir(parents=True)
+    place = "code." if typed.startswith("-m") else ""
+    (tmp_path / "code/train.py").write_text(f"import os, json\nfrom {place}parts import first\n")
+    (tmp_path / "code/parts/first.py").write_text(
+        f"def f():\n    from .second import log\nimport {place}lone\n"
+    )
+    spec = JobSpec(tuple(typed.split()), cwd=str(tmp_path))
+    opens = "FileHandler('/dev/stdout')\n"
+    for name, is_read in (("other", False), ("parts/third", False), ("parts/second", True), ("lone", True)):
+        path = tmp_path / f"code/{name}.py"
+        path.write_text(opens + "import lightning\n")
+        assert (script_habits(spec).opens_own_output, script_habits(spec).lightning) == (is_read, ""), name
+        path.unlink()
+
+
 def test_a_script_with_very_many_words_costs_few_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
