@@ -157,7 +157,7 @@ def toml(content: bytes, where: str) -> dict[str, Any]:
     except ImportError:  # Python 3.10
         import tomli as tomllib
     try:
-        data: dict[str, Any] = tomllib.loads(content.decode())
+        data: dict[str, Any] = tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"{where} is not TOML: {error}") from error
     return data

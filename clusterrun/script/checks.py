@@ -271,6 +271,10 @@ def misplaced(command: tuple[str, ...], cwd: str, own: Iterable[str]) -> tuple[s
 def check_script(path: str, cwd: str) -> None:
     """Refuse a script that is not a readable file."""
     if not os.path.exists(path):
+        if os.path.islink(path):
+            raise BadInput(
+                f"{path!r} is a link to {os.readlink(path)!r}, which does not exist", "make it anew"
+            )
         remedy = near_file(path, cwd) or "give its path relative to the current directory"
         raise BadInput(f"there is no script {path!r}", remedy)
     if not os.path.isfile(path):

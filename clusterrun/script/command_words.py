@@ -44,6 +44,8 @@ _SHELL_COMMANDS = (
     *("eval", "exec", "trap", "wait", "builtin", "command", "let", "local", "read", "return", "shift"),
     *("for", "while", "until", "if", "case", "function", "select", "{", "(", "!", "[[", "time", "coproc"),
 )
+# The file of a process substitution: ``<(…)``.
+_SUBSTITUTED = re.compile(r"(?:[^/\s]*=)?/dev/fd/(?:[3-9]|\d\d+)")
 _CONNECTORS = ("&&", ";", "||")
 _SHELL_OPERATORS = (*_CONNECTORS, "|", "|&", "&", ">", ">>", "<", "2>", "&>", "2>&1", "1>&2", ">&2")
 NEAR = 0.65
@@ -60,8 +62,9 @@ except SyntaxError as error:
 def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
     """Return warnings about characters that a word processor puts in the place of - and quotes, and others.
 
-    The others concern operators and traps, which need a shell. Raises ``BadInput`` if the first word cannot
-    be a program: it sets a variable, it is a command of the shell, or it begins with such a character.
+    The others concern operators and traps, which need a shell. Raises ``BadInput`` for a process substitution
+    and if the first word cannot be a program: it sets a variable, it is a command of the shell, or it begins
+    with such a character.
     """
     first = spec.command[0]
     if not os.path.exists(os.path.join(spec.cwd, first)):
@@ -82,6 +85,10 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
             )
             raise BadInput(problem, f"type it anew: {' '.join(arguments)}")
     _check_shell_command(spec, verb)
+    substituted = next(filter(_SUBSTITUTED.fullmatch, spec.command), "")
+    if substituted:
+        problem = f"{substituted} belongs to this shell, which made it for <(…): ranks do not have it"
+        raise BadInput(problem, f"write it into a file, or pipe a script in: … | clusterrun {verb} bash -s")
     sentences: list[str] = []
     command = spec.command
     operators = [word for word in command[1:] if word in _SHELL_OPERATORS]

@@ -164,6 +164,8 @@ def test_lists_add_up_from_the_weakest_to_the_strongest(tmp_path: Path, environ:
         ("defaults = 3\n", "defaults is not a table", "write [defaults]"),
         ("profile.a = 3\n", "a is not a table", "write [a]"),
         ("nodes = \n", "is not TOML", ""),
+        # A byte order mark and DOS line ends, as an editor of Windows writes them.
+        ("\ufeff[defaults]\r\npartion = 'x'\r\n", "unknown key 'partion'", "did you mean 'partition'?"),
         ("\udcff", "is not TOML", ""),
     ],
 )

@@ -187,6 +187,12 @@ def test_a_script_in_the_setup_lines_folder_is_not_searched(tmp_path: Path) -> N
         checks.check(of(tmp_path, "train.py", setup=("export A=cdrom",)))
 
 
+def test_a_script_that_is_a_broken_link_is_reported_with_its_target(tmp_path: Path) -> None:
+    (tmp_path / "train.py").symlink_to("/nowhere/train.py")
+    with pytest.raises(BadInput, match="is a link to '/nowhere/"):
+        checks.check(of(tmp_path, "train.py"))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_script_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch(0o200)

@@ -72,6 +72,8 @@ def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
         ("python3 -u -X dev trian.py", "there is no file", "did you mean train.py?"),
         ("/usr/bin/python3.11 -Wignore trian.py --lr 1", "there is no file", "did you mean train.py?"),
         ("env A=1 nice -n 5 bash rnu.sh", "there is no file", "did you mean run.sh?"),
+        ("bash /dev/fd/63 --lr 1", "/dev/fd/63 belongs to this shell", "submit bash -s"),
+        ("train.py --config=/dev/fd/12", "/dev/fd/12 belongs to this shell", "write it into a file"),
         ("bash -x rnu.sh", "there is no file", "did you mean run.sh?"),
         ("FOO=1 python3 t.py", "'FOO=1' sets a variable", "clusterrun submit --env FOO=1 python3 t.py"),
         ("A=1 B='x y' ./p -v", "'A=1' sets a variable", "submit --env A=1 --env 'B=x y' ./p -v"),
