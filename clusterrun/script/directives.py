@@ -20,7 +20,10 @@ SOME_VALUE = "\ue025"
 # Variables that differ between the tasks of a step.
 OF_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 # Variables that differ between the script's shell and a rank.
-OF_PLACE = (*OF_TASK, "SLURMD_NODENAME", "HOSTNAME", "RANDOM")
+OF_PLACE = (
+    *(*OF_TASK, "SLURM_TASK_PID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM"),
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"),
+)
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "ntasks-per-gpu")
 _SIZES = (*_TASKS, "cpus-per-task", "cpus-per-gpu")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")

@@ -33,9 +33,7 @@ from clusterrun.script.shell_source import PRINTS, Command, Constant, ShellSourc
 from clusterrun.script.statement_rules import IS_COMPUTED, IS_OTHER_RUN
 
 # Values that differ between ranks, or each time a shell evaluates them.
-_OF_RANK = re.compile(
-    rf"\$\((?!\()|`|\$\$|\$\{{?(?:{'|'.join(OF_PLACE)}|SLURM_TASK_PID|RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK)\b"
-)
+_OF_RANK = re.compile(rf"\$\((?!\()|`|\$\$|\$\{{?(?:{'|'.join(OF_PLACE)})\b")
 # Output that a program writes to a file that is no log.
 _RESULT = re.compile(
     r"1?>>?\s*(?!\S*(?:log|out|err|txt|/dev/\w+|\$\{?\w+\}?)[\"']?$)\S*\.\w+[\"']?$", re.IGNORECASE

@@ -86,6 +86,11 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
             "--nodes 2 --ranks-per-node 2 --sbatch gres=gpu:4 t.py",
         ),
         ("#SBATCH -N4 --ntasks-per-node=2\nsrun -N 3 python t.py", "--nodes 3 --ranks-per-node 2 t.py"),
+        (
+            "export LOCAL_RANK=$SLURM_LOCALID\nsrun -n2 python t.py $LOCAL_RANK",
+            "--ranks-per-node 2 --setup 'export LOCAL_RANK=$SLURM_LOCALID' "
+            '--setup \'ARGUMENTS="$(printf "%q " t.py $LOCAL_RANK)" && export ARGUMENTS\' ' + EVALUATED,
+        ),
         ("#SBATCH -N4\nN=$((SLURM_NNODES))\nN=$((N - 1))\nsrun -N $N python t.py", "--nodes 3 t.py"),
         (
             "#SBATCH -N4 --gres=gpu:2\nsrun -N 2 torchrun --nnodes 2 --nproc_per_node 2 t.py",
