@@ -87,8 +87,10 @@ class Context:
             sources = [*settings.from_environment(self.environ), *profiles.sources(read, "")]
             value = settings.settle(sources)["slurm-every"].value
         except (ClusterrunError, OSError) as error:
-            message = error.seen if isinstance(error, ClusterrunError) else str(error)
-            self._tell(f"{message}; it is ignored here, and submit will refuse it")
+            # A working directory that was removed has no configuration, and its error has no path.
+            if isinstance(error, ClusterrunError) or error.filename:
+                message = error.seen if isinstance(error, ClusterrunError) else str(error)
+                self._tell(f"{message}; it is ignored here, and submit will refuse it")
             value = option_table.CONFIGURABLE["slurm-every"].default
         return max(1.0, float(value) if isinstance(value, int) else 0.0)
 

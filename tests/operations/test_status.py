@@ -488,6 +488,19 @@ def test_cancel_sees_the_end_at_once_for_any_poll_interval(
     assert (clock.time, slurm.asked) == (NOW + 1, ["jobs", "jobs"])
 
 
+def test_a_removed_working_directory_has_no_configuration_to_report(
+    tmp_path: Path, slurm: Slurm, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages: list[str] = []
+    environ = {"CLUSTERRUN_HOME": str(tmp_path / "home")}
+    context = Context(environ, clock, slurm, messages.append)  # type: ignore[arg-type]
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    context.jobs()
+    assert messages == []
+
+
 def test_cancel_with_a_time_of_its_own_leaves_a_job_that_runs_to_its_coordinator_first(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
