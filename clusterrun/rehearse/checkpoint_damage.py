@@ -91,11 +91,12 @@ def cut_off(
             continue
         if kind in fault_run.twins or (kind in damaged_kinds and not spoilt(save)):
             copies.append(save)
-    copy = max(copies, key=lambda save: save.step, default=copy)
+    # Of files of several ranks, prefer that of the same rank.
+    copy = max(copies, key=lambda save: (save.step, os.path.basename(save.path) == name), default=copy)
     if copy:
         copy_name = os.path.basename(copy.path)
         if os.path.dirname(copy.path) != os.path.dirname(path):
-            copy_name = os.path.join(os.path.basename(os.path.dirname(copy.path)), copy_name)
+            name, copy_name = (os.path.join(*file.split(os.sep)[-2:]) for file in (path, copy.path))
         message = f"{name} is cut off; {then}, although {copy_name} is whole"
         remedy = "when loading, try the newest, then older ones"
         if fault_run.fault == "damaged":

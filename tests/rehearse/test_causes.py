@@ -666,7 +666,18 @@ def test_an_older_companion_file_is_a_whole_copy() -> None:
     restart = Start({0: replace(trace(0, 0), before={}, loads=((newer.path, "train.py:9"),), error=error)})
     cut = {"damaged": (newer.path,), "damaged_step": SAVED, "of_companion": True}
     (entry,) = causes.judge(CONTROL, "", FaultRun("mid-save", (past, restart), KILLED, **cut))
-    assert "although checkpoint-5/state.json is whole" in entry.message, entry.message
+    names = ("checkpoint-10/state.json is cut off", "although checkpoint-5/state.json is whole")
+    assert all(name in entry.message for name in names), entry.message
+
+
+def test_the_older_file_of_the_same_rank_is_named() -> None:
+    files = [files_of(n, f"rank{rank}.pt", rank=rank) for n in (5, SAVED) for rank in (0, 1)]
+    past = life(0, KILLED, saves=tuple(files))
+    error = ("train.py:9", "EOFError", "cut")
+    restart = Start({0: replace(trace(0, 0), before={}, loads=((files[3].path, "train.py:9"),), error=error)})
+    observed = FaultRun("damaged", (past, restart), KILLED, damaged=(files[3].path,), damaged_step=SAVED)
+    (entry,) = causes.judge(CONTROL, "", observed)
+    assert "00010/rank1.pt is cut off" in entry.message and "00005/rank1.pt is whole" in entry.message
 
 
 def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
