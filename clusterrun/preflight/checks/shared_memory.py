@@ -1,4 +1,4 @@
-"""Check the size and free space of /dev/shm, which NCCL and data loaders use."""
+"""Check whether NCCL and data loaders can write to /dev/shm, its size and its free space."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ LATE = Finding(NAME, Grade.FAIL, "/dev/shm did not answer within 10 s", "reboot 
 # One segment of NCCL between two ranks of a node.
 SEGMENT_BYTES = 10 << 20
 _SMALL = "mount -o remount,size=16g /dev/shm; a container needs --shm-size=16g, or --ipc=host"
+_READ_ONLY = "mount -o remount,rw /dev/shm; its mode must be 1777: chmod 1777 /dev/shm"
 _FULL = "remove what ended jobs left there: ls -la /dev/shm"
 
 
 def probe(request: RunNeeds) -> object:
     space = os.statvfs("/dev/shm")
-    return {"size": space.f_blocks * space.f_frsize, "free": space.f_bavail * space.f_frsize}
+    reading = {"size": space.f_blocks * space.f_frsize, "free": space.f_bavail * space.f_frsize}
+    return {**reading, "writable": int(os.access("/dev/shm", os.W_OK))}
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
@@ -31,6 +33,9 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     """
     needed = request.ranks * int(chosen(request.limits)["shm_per_rank"])
     for node, reading in readings.items():
+        if number(reading, "writable") == 0:
+            yield node, Finding(NAME, Grade.FAIL, "/dev/shm cannot be written to", _READ_ONLY)
+            continue
         free, size = number(reading, "free"), number(reading, "size")
         if free is None or size is None or free >= needed << 20:
             continue

@@ -91,6 +91,12 @@ def test_shared_memory_is_judged_by_the_ranks_that_share_it() -> None:
     assert blamed(shared_memory, {"n1": large}, asked(limits=(("shm_per_rank", 10_000),))) == {"n1": WARN}
 
 
+def test_shared_memory_that_cannot_be_written_to_is_unfit() -> None:
+    reading = {"size": 64 * GIB, "free": 64 * GIB}
+    readings = {"n1": {**reading, "writable": 0}, "n2": {**reading, "writable": 1}, "n3": reading}
+    assert blamed(shared_memory, readings) == {"n1": FAIL}
+
+
 def test_full_shared_memory_is_unfit_even_for_one_rank() -> None:
     assert verdicts(shared_memory, {"n1": {"size": 64 * GIB, "free": 0}}, asked(ranks=1)) == [
         ("n1", FAIL, "/dev/shm has 0 MiB free of 65536, and the ranks need 64 MiB")
