@@ -244,8 +244,7 @@ class ShellSource:
         """
         line, text = (source.line, source.text) if isinstance(source, Body) else (1, source)
         self._lines_above = lines_above = line - 1
-        self._bytes = _readable(text.replace("\r\n", "\n").encode("utf-8", "replace"))
-        root = parsed(self._bytes)
+        self._bytes, root = _readable(text.replace("\r\n", "\n").encode("utf-8", "replace"))
         broken = [
             node.start_point[0]
             for node in _below(root)
@@ -925,8 +924,8 @@ def _below(node: Node) -> Iterator[Node]:
         yield from _below(child)
 
 
-def _readable(code: bytes) -> bytes:
-    """Return ``code`` in a form that the grammar reads as bash does, with the same lines.
+def _readable(code: bytes) -> tuple[bytes, Node]:
+    """Return ``code`` with the same lines, in a form that the grammar reads as bash does, and its tree.
 
     The grammar joins a line of several assignments with the command below. It takes ``[x=1]``, the name of a
     program, for a test.
@@ -943,7 +942,7 @@ def _readable(code: bytes) -> bytes:
             marks += [(node.start_byte, b"\\")] if is_test else []
     for place, mark in sorted(marks, reverse=True):
         code = code[:place] + mark + code[place:]
-    return _readable(code) if marks else code
+    return _readable(code) if marks else (code, root)
 
 
 def _unescaped(text: str, only: str = "") -> str:
