@@ -461,7 +461,7 @@ class CallTable:
 
 def of_snapshot(snapshot: JobSnapshot) -> CallTable:
     """Fill the table from a look at running ranks."""
-    return CallTable(snapshot.seen, snapshot, None)
+    return CallTable(snapshot.ranks, snapshot, None)
 
 
 def of_remains(remains: Remains) -> CallTable:
@@ -472,7 +472,7 @@ def of_remains(remains: Remains) -> CallTable:
         if stood:
             rank = replace(rank, process=stood.process, stacks=stood.stacks)
         ranks[rank.rank] = rank
-    return CallTable(ranks.values(), JobSnapshot(seen=(), size=len(remains.nodes)), remains)
+    return CallTable(ranks.values(), JobSnapshot(ranks=(), size=len(remains.nodes)), remains)
 
 
 def _of_record(rank: RankSnapshot, record: Record) -> Call:

@@ -331,7 +331,7 @@ class Collected:
 class JobSnapshot:
     """One look at all ranks of a job."""
 
-    seen: tuple[RankSnapshot, ...]
+    ranks: tuple[RankSnapshot, ...]
     size: int  # number of ranks that there should be
     mute: tuple[tuple[str, str], ...] = ()  # nodes that did not answer, with the reason
     offsets: tuple[tuple[str, float], ...] = ()  # each node's clock minus the coordinator's, in seconds
@@ -349,7 +349,7 @@ class JobSnapshot:
     def newest(self) -> float:
         """Return when the newest collective began, on the coordinator's clock; 0 without any."""
         offsets = dict(self.offsets)
-        times = [record.at - offsets.get(rank.node, 0.0) for rank in self.seen for record in rank.records]
+        times = [record.at - offsets.get(rank.node, 0.0) for rank in self.ranks for record in rank.records]
         return max(times, default=0.0)
 
 

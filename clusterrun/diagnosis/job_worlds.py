@@ -275,7 +275,7 @@ def judge_world(
     if not has_records:
         ranks = tuple(replace(rank, groups=(), records=(), answered=False) for rank in ranks)
     snapshot = JobSnapshot(
-        seen=ranks,
+        ranks=ranks,
         size=world.size,
         mute=tuple(mute),
         since_begun=rest.seconds,

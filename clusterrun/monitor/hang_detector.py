@@ -147,7 +147,7 @@ class Collection:
         answers = self.answers.values()
         ranks = [rank for answer in answers for rank in answer.ranks]
         return JobSnapshot(
-            seen=tuple(sorted(ranks, key=lambda rank: rank.rank)),
+            ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)),
             size=size,
             mute=tuple((self._nodes[node], why) for node, why in missing.items()),
             offsets=tuple((answer.node, answer.clock - self._wall) for answer in answers),
@@ -406,12 +406,12 @@ class HangDetector:
         looked, self._round = self._round, None
         stalled = now - self._moved_at if self._stalled else 0.0
         case = looked.case(self._size, stalled, now - self._begun_at)
-        case = replace(case, since_begun=0.0) if self._know_less(case.seen) else case
+        case = replace(case, since_begun=0.0) if self._know_less(case.ranks) else case
         if stalled and case.newest > wall - stalled + SLACK:
             # A collective was begun since then. Its digest has not arrived yet.
             self._moved_at, self._stalled, stalled = now - max(0.0, wall - case.newest), False, 0.0
             case = looked.case(self._size, stalled, now - self._begun_at)
-        if stalled and self._has_moved(case.seen):
+        if stalled and self._has_moved(case.ranks):
             self._moved_at, self._stalled, stalled = now, False, 0.0
             case = looked.case(self._size, stalled, now - self._begun_at)
         if OWN in self._names and (not stalled or self._too_early(case)):

@@ -61,17 +61,17 @@ class LocalTask(Task):
     """Make checks at the same time, each within its own limit."""
 
     TITLE = "local checks"
-    asked: RunNeeds
+    needs: RunNeeds
     checks: tuple[str, ...]  # names
     limit: float = 0.0  # seconds; shortens the limits of checks that are already running
 
 
 @frozen
 class PeerTask(Task):
-    """Make checks between nodes. Their probes read ``asked.peers``."""
+    """Make checks between nodes. Their probes read ``needs.peers``."""
 
     TITLE = "checks between nodes"
-    asked: RunNeeds
+    needs: RunNeeds
     checks: tuple[str, ...]  # names
 
 

@@ -87,7 +87,12 @@ def cut_off(
     copies = []
     for save in (*life.saves, *(companions if fault_run.of_companion else ())):
         kind = fault_run.kind(save.path)
-        if life.dropped(save.path) or save.path in fault_run.damaged or save.gone or kind in final_kinds:
+        if (
+            life.dropped(save.path)
+            or save.path in fault_run.damaged
+            or save.is_removed
+            or kind in final_kinds
+        ):
             continue
         if kind in fault_run.twins or (kind in damaged_kinds and not spoilt(save)):
             copies.append(save)
@@ -181,7 +186,7 @@ def _spoilt(fault_run: FaultRun) -> Callable[[SavedFile], bool]:
     folders = {folder for folder in folders if re.search(r"\d", os.path.basename(folder))}
 
     def spoilt(save: SavedFile) -> bool:
-        if save.gone or fault_run.kind(save.path) in temporary:
+        if save.is_removed or fault_run.kind(save.path) in temporary:
             return True  # or it never got its name
         return save.path in fault_run.damaged or save.step in steps or os.path.dirname(save.path) in folders
 

@@ -54,7 +54,7 @@ class SavedFile:
     nth: int = 1  # its place among all files that this rank began after that step, temporary ones too
     # Whether its name, its content or its writer shows that it is a checkpoint. Else it is a binary file.
     sure: bool = True
-    gone: bool = False  # whether its writer removed it in the end
+    is_removed: bool = False  # whether its writer removed it in the end
     text: bool = False  # whether it is a text file, which is no checkpoint by itself
     by_thread: bool = False  # whether another thread than the main one wrote it
 
@@ -132,7 +132,7 @@ class Start:
     def companions(self) -> tuple[SavedFile, ...]:
         """Return the other files, such as `meta.json`, that ranks wrote. A restart may read them."""
         saves = set(self.saves)
-        others = (save for save in self._written if save not in saves and not save.gone)
+        others = (save for save in self._written if save not in saves and not save.is_removed)
         return tuple(sorted(others, key=lambda save: (save.step, save.rank)))
 
     @property
@@ -188,7 +188,7 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         if kind in events_by_kind:
             events_by_kind[kind].append(event)
             for save in events_by_kind["save"] if kind == "remove" else ():
-                save["gone"] = save.get("gone") or is_below(save["path"], event["path"])
+                save["is_removed"] = save.get("is_removed") or is_below(save["path"], event["path"])
         else:
             last[kind] = event
     end, error, partial, before = last.get("end"), last["error"], last["partial"], events_by_kind["before"]
@@ -235,7 +235,7 @@ def _rows(text: str) -> Rows:
 
 def _save(rank: int, event: Mapping[str, Any]) -> SavedFile:
     named = (event[key] for key in ("path", "temp", "size", "secs", "line", "nth", "sure"))
-    fields = [event["n"], rank, *named, *(bool(event.get(key)) for key in ("gone", "text", "thread"))]
+    fields = [event["n"], rank, *named, *(bool(event.get(key)) for key in ("is_removed", "text", "thread"))]
     return SavedFile(*fields)
 
 

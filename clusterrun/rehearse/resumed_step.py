@@ -65,7 +65,7 @@ def wrong_step(
         if damaged and (fault_run.fault == "damaged" or fault_run.of_companion):
             return cut_off(fault_run, damaged[-1], then)
         older = [save for save in fault_run.lives[0].saves if save.step < fault_run.struck_at]
-        lost = [save for save in older if save.path in damaged or save.gone]
+        lost = [save for save in older if save.path in damaged or save.is_removed]
         if not lost or not (damaged or len(lost) == len(older)):
             return None
         if not any(save.path in damaged for save in older):

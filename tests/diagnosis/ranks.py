@@ -111,7 +111,7 @@ def waiter(number: int, size: int = 4, begun: int = 11, **changes: Any) -> RankS
 
 def snapshot(*observed: RankSnapshot, **changes: Any) -> JobSnapshot:
     """Return a look at a whole world."""
-    return JobSnapshot(seen=observed, **{"size": len(observed), **changes})
+    return JobSnapshot(ranks=observed, **{"size": len(observed), **changes})
 
 
 def case(*observed: RankSnapshot, **changes: Any) -> CallTable:

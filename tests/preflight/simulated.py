@@ -264,7 +264,7 @@ class Cluster:
             return (12.0 if node in faults.late_checks else 0.5 + chance.random()), self.readings(node, task)
         if isinstance(task, PeerTask):
             views = faults.hosts.get(node, {})
-            resolved = {peer.name: views.get(peer.node, address(peer.node)) for peer in task.asked.peers}
+            resolved = {peer.name: views.get(peer.node, address(peer.node)) for peer in task.needs.peers}
             reading = {"resolved": resolved, "seconds": 0.001, "own": [address(node)]}
             ahead = {"least": -0.5, "most": 0.5} if self.faults.has_controller and node == 0 else {}
             readings = {"names": reading, "controller-clock": ahead}

@@ -576,7 +576,7 @@ def test_removing_the_old_checkpoint_before_the_new_one_is_complete_loses_all(
     damaged: tuple[str, ...], new: str
 ) -> None:
     """The new one is cut off under its name, or under a temporary one."""
-    message = life(0, KILLED, 1, saves=(saved(5, gone=True),))
+    message = life(0, KILLED, 1, saves=(saved(5, is_removed=True),))
     observed = FaultRun("mid-save", (message, life(0, LAST, 1)), KILLED, damaged=damaged)
     (entry,) = causes.judge(life(0, LAST, 1), "", observed)
     assert (entry.cause.value, entry.message) == (
@@ -587,7 +587,7 @@ def test_removing_the_old_checkpoint_before_the_new_one_is_complete_loses_all(
         '{"t": "%s", "n": 5, "path": "/5", "temp": "", "size": 1, "secs": 0, "line": "", "nth": 1, "sure": 1}'
     )
     again = [
-        parsed(0, [line % kind for kind in kinds]).saves[-1].gone
+        parsed(0, [line % kind for kind in kinds]).saves[-1].is_removed
         for kinds in (("save", "remove"), ("save", "remove", "save"))
     ]
     assert again == [True, False]

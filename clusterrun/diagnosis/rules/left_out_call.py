@@ -57,7 +57,7 @@ def _odd(table: CallTable, inside: list[Call], departed: list[Call]) -> list[Cal
         return inside
     if (inside_departs, departed_departs) == ({False}, {True}) or _skipped_in_turn(table, inside, departed):
         return departed
-    if all(_has_ignored(table, gone.rank, inside) for gone in departed):
+    if all(_has_ignored(table, call.rank, inside) for call in departed):
         return departed
     # How many ranks have made a call, and how many have not. Groups of the same kind count as well.
     wait = inside[0]

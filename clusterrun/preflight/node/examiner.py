@@ -108,7 +108,7 @@ class Examiner:
         if isinstance(running, RunningChecks) and isinstance(task, tasks.LocalTask):
             running.hurry(task.limit)
         elif isinstance(task, (tasks.LocalTask, tasks.PeerTask)):
-            if task.asked.gpus and self._gpu_driver is None:
+            if task.needs.gpus and self._gpu_driver is None:
                 with suppress(OSError):  # The checks report that no process can be started.
                     self._gpu_driver = hold_driver()
             home = self._environment.get("HOME", "")

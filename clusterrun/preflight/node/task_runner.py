@@ -70,7 +70,7 @@ class RunningChecks:
     def __init__(
         self, task: LocalTask | PeerTask, run_dir: str, home: str, watch: Callable[..., None]
     ) -> None:
-        self._asked = replace(task.asked, run_dir=run_dir, home=home)
+        needs = replace(task.needs, run_dir=run_dir, home=home)
         self._readings: list[ProbeReading] = []
         self._children: dict[str, WatchedChild] = {}
         for name in task.checks:
@@ -78,7 +78,7 @@ class RunningChecks:
             if check is None:
                 self._readings.append(ProbeReading(name, "", 0.0, "this node's version has no such check"))
                 continue
-            work = partial(map, check.probe, [self._asked])
+            work = partial(map, check.probe, [needs])
             try:
                 self._children[name] = WatchedChild(call(work, check.LIMIT), watch)
             except OSError as error:

@@ -95,7 +95,7 @@ class Detour(Cluster):
         delay, answer = super().answer(node, task)
         if isinstance(task, PeerTask):
             assert task.checks[-1] == "routers"
-            counts = {peer.name: 1 + ((node, peer.node) in self.ways) for peer in task.asked.peers[1:]}
+            counts = {peer.name: 1 + ((node, peer.node) in self.ways) for peer in task.needs.peers[1:]}
             answer = LocalAnswer((*answer.readings, ProbeReading("routers", json.dumps(counts), 0.1)))
         return delay, answer
 
