@@ -202,8 +202,11 @@ def _of_single(
         explanation.explain_gone(node.node, Grade.PASS, f"{message}: {host} {wrong}", "mend the name")
         return
     # An agent joins over its link to the coordinator's node. Several broken links are less likely.
-    if unanswered == (HOST,) and not (answered and node.listens):
-        message += ": it was not examined"
+    both_tried = {(HOST, node.node), (node.node, HOST)} <= state.dials.ways.keys()
+    trouble = state.dials.between(HOST, node.node) if unanswered == (HOST,) and both_tried else None
+    if unanswered == (HOST,) and trouble is None:
+        if not node.listens:
+            message += ": it was not examined"
         explanation.explain_gone(node.node, Grade.UNDETERMINED, message, "mend the link, then check again")
         message = (
             "no answer, though others get one; no agent could join over it, so the direction is not known"
@@ -214,7 +217,6 @@ def _of_single(
             remedy = _ONE_WITNESS.format(node.name, remedy)
         explanation.add_links([LinkReport(host, node.name, "both", Grade.FAIL, message, remedy)])
         return
-    trouble = state.dials.between(HOST, node.node) if unanswered == (HOST,) else None
     if trouble is not None:
         message += ": it is left out for this link alone"
         explanation.explain_gone(node.node, Grade.PASS, message, "mend the link")

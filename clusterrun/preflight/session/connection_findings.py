@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.model.limits import chosen
-from clusterrun.model.phrases import some_of
+from clusterrun.model.phrases import count_of, some_of
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes import losses
 from clusterrun.preflight.causes.dials import ConnectTrouble
@@ -16,7 +16,6 @@ from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.state import HOST, SessionState
 
-_TRIES = "tried {} times"
 _FIREWALL = (
     "open the ephemeral ports between the nodes of a job, or lift a limit of new connections "
     "(iptables -L -n, nft list ruleset, nf_conntrack_max)"
@@ -189,10 +188,15 @@ def of_dials(state: SessionState, explanation: Explanation) -> None:
     explanation.add_all(consistency.interfaces(listeners))
 
 
+def _tries(trouble: ConnectTrouble) -> str:
+    count = f"in {count_of(trouble.rounds, 'round')} of dials"
+    return f"{count}; {trouble.why}" if trouble.why else count
+
+
 def of_trouble(state: SessionState, trouble: ConnectTrouble) -> Finding:
     name = state.nodes[trouble.nodes[0]].name
     others = some_of([state.nodes[node].name for node in trouble.others], 4)
-    tries = _TRIES.format(trouble.rounds) + (f"; {trouble.why}" if trouble.why else "")
+    tries = _tries(trouble)
     if trouble.symptom == "ports":
         ports = ", ".join(map(str, trouble.ports))
         message = f"TCP ports {ports} answer nobody ({others}; {tries})"
@@ -216,7 +220,7 @@ def of_trouble(state: SessionState, trouble: ConnectTrouble) -> Finding:
 
 def link_of(state: SessionState, trouble: ConnectTrouble) -> LinkReport:
     a, b = (state.nodes[node].name for node in trouble.nodes)
-    tries = _TRIES.format(trouble.rounds) + (f"; {trouble.why}" if trouble.why else "")
+    tries = _tries(trouble)
     if trouble.symptom == "ports":
         message = f"TCP ports {', '.join(map(str, trouble.ports))} of {b} do not answer {a} ({tries})"
         remedy = _FIREWALL

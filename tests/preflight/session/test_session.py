@@ -12,11 +12,13 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight import tasks
 from clusterrun.preflight.causes.ports import COMB, needed_connections
 from clusterrun.preflight.observations import EarlierLink, NodeGone, PortSweep, Unanswered
 from clusterrun.preflight.session import network_phase, report, session
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.session import Session, SessionNode
+from clusterrun.preflight.tasks import DialTask, ThroughAnswer, ThroughTask
 from clusterrun.reports.text_report import headline
 from clusterrun.runtime.machine_events import Now
 from tests.preflight.simulated import PORTS, START, Cluster, Faults, bad_links, blamed, examined, name, orders
@@ -404,6 +406,22 @@ def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_lin
     assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
     (result,) = outcome.report.nodes[2].findings
     assert "it is left out for this link alone" in result.message
+
+
+@pytest.mark.parametrize("cut", [{(0, 2)}, {(0, 2), (2, 0)}])
+def test_a_node_is_not_blamed_for_a_broken_link_if_its_dials_do_not_answer_in_time(cut, monkeypatch) -> None:
+    through = Cluster.through
+
+    def late(cluster: Cluster, node: int, task: ThroughTask) -> tuple[float, ThroughAnswer]:
+        if task.body and isinstance(tasks.task(task.body), DialTask):
+            return task.limit, ThroughAnswer("", "no answer")
+        return through(cluster, node, task)
+
+    monkeypatch.setattr(Cluster, "through", late)
+    outcome = examined(orders(4, 1), Faults(agentless={2}, cut=cut))
+    assert (bad_links(outcome), outcome.world) == ({(0, 2, "both")}, (0, 1, 4, 3))
+    (result,) = outcome.report.nodes[2].findings
+    assert (result.verdict, "it was not examined" in result.message) == (Grade.UNDETERMINED, False)
 
 
 def test_the_coordinators_node_is_cut_off_if_all_others_go_silent_at_once() -> None:
