@@ -67,6 +67,9 @@ class SpiedProcess:
     numbers: tuple[str, ...] = ()  # the same of all whole numbers among the script's variables
     # the process's index among those of ``torch.multiprocessing.spawn``; -1: it is none of them
     spawned: int = -1
+    spawns: int = (
+        0  # the number of processes that it starts by ``torch.multiprocessing.spawn``; 0: it starts none
+    )
     thread: int = 0  # the number of the thread that trains; 0: it is the main thread
     rank: int = -1  # the value of a variable of the script that is named like a rank; -1: it has none
     # the lock file of a torch extension's build, which the main thread waits for; '' if it does not
@@ -113,7 +116,8 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
                 :MOST_COUNTERS
             ],
             numbers=own_numbers[:MOST_NUMBERS],
-            spawned=_spawned(frames),
+            spawned=_of_spawn(frames, "_wrap", "i"),
+            spawns=max(0, _of_spawn(frames, "start_processes", "nprocs")),
             thread=0 if trainer is main else int(trainer["os_thread_id"]),
             rank=_rank(frames),
             lock=_lock(frames) if polls_for_lock_file(stack) else "",
@@ -307,8 +311,9 @@ def _numbers(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in numbers.items())
 
 
-def _spawned(frames: Sequence[Mapping[str, Any]]) -> int:
-    wraps = [
-        frame for frame in frames if frame["name"] == "_wrap" and str(frame["filename"]).endswith(_SPAWN)
-    ]
-    return _number(_local_values(wraps[0]).get("i", "")) if wraps else -1
+def _of_spawn(frames: Sequence[Mapping[str, Any]], function: str, variable: str) -> int:
+    """Return a variable of a function of ``torch.multiprocessing.spawn``; -1 outside of that function."""
+    for frame in frames:
+        if frame["name"] == function and str(frame["filename"]).endswith(_SPAWN):
+            return _number(_local_values(frame).get(variable, ""))
+    return -1

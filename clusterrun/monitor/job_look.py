@@ -251,7 +251,9 @@ class JobLooker:
                 pids = [child.pid for child in proc.children(rank.pid)]
                 spied = self._spied(pids, _NONBLOCKING)
                 spawned = {pid: child.spawned for pid, child in spied.items() if child.spawned >= 0}
-            spawned_per_rank = max(spawned.values(), default=-1) + 1
+            # The process with the highest number may have ended.
+            spawns = stacks[rank.pid].spawns if spawned else 0
+            spawned_per_rank = max(spawns, max(spawned.values(), default=-1) + 1)
             for pid, index in spawned.items():
                 name = replace(
                     rank.name,

@@ -185,6 +185,8 @@ def test_the_address_of_a_connection_that_does_not_come_is_read() -> None:
 def test_the_index_of_a_spawned_process_is_read() -> None:
     stacks = spied(STEP, frame("_wrap", f"{TORCH}/multiprocessing/spawn.py", 90, i="1"))
     assert (stacks.spawned, spied(STEP).spawned) == (1, -1)
+    starts = frame("start_processes", f"{TORCH}/multiprocessing/spawn.py", 300, nprocs="4", i="3")
+    assert (spied(starts).spawns, stacks.spawns) == (4, 0)
 
 
 def test_a_thread_of_the_user_is_seen_beside_the_main_thread() -> None:

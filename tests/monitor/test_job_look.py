@@ -173,6 +173,38 @@ def test_ranks_that_a_script_starts_by_multiprocessing_are_seen_in_its_place(wai
     assert {rank.process.pid for rank in world.ranks} == {child.pid for child in proc.children(waits)}
 
 
+SPAWNS = """
+import os, sys
+os.mkdir("site-packages/torch/multiprocessing")
+with open("site-packages/torch/multiprocessing/spawn.py", "w") as file:
+    file.write('''
+import multiprocessing
+def _wrap(fn, i):
+    fn(i)
+def start_processes(fn, nprocs):
+    processes = [multiprocessing.Process(target=_wrap, args=(fn, i), daemon=True) for i in range(nprocs)]
+    for process in processes: process.start()
+    processes[1].join()
+    open("up", "w").close()
+    processes[0].join()
+''')
+sys.path[:0] = ["site-packages/torch/distributed", "site-packages/torch/multiprocessing"]
+from distributed_c10d import all_reduce
+from spawn import start_processes
+def train(rank):
+    if rank == 0:
+        all_reduce()
+start_processes(train, 2)
+"""
+
+
+@pytest.mark.parametrize("script", [SPAWNS])
+@pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
+def test_a_spawned_rank_that_has_ended_is_counted_by_the_process_that_started_it(waits: int) -> None:
+    (world,) = worlds_of([look()], True)
+    assert [(rank.rank, rank.state) for rank in world.ranks] == [(0, "S"), (1, "")]
+
+
 def test_the_state_and_the_install_command_are_shown_without_py_spy(waits: int, tmp_path: Path) -> None:
     empty = tmp_path / "python"
     result = look(path=str(empty))
