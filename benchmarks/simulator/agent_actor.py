@@ -41,6 +41,7 @@ class AgentActor(Actor):
         self.port_epoch: int | None = None
         self.exit_code: int | None = None
         self.seen_epoch = -1
+        self.held_signals: set[tuple[int, int]] = set()
         node.agents.append(self)
 
     def _step(self, event: Any) -> None:
@@ -88,6 +89,11 @@ class AgentActor(Actor):
         self.world.clock.after(0.01, self.feed, event)
 
     def _signal(self, action: messages.SignalRanks) -> None:
+        if action.is_held:
+            # Each rank gets a held signal once, however often it is sent.
+            if (action.epoch, action.number) in self.held_signals:
+                return
+            self.held_signals.add((action.epoch, action.number))
         if action.number == contract.NOTICE_SIGNAL:
             self.world.watch.noticed(self)
             if self.world.slurm is not None:

@@ -258,6 +258,9 @@ class Agent:
         self._ranks.end(now, self._kill_wait)
 
     def _signal_ranks(self, now: Now, message: messages.SignalRanks) -> None:
+        if message.is_held:
+            self._ranks.pass_on_held(message)
+            return
         self._ending.decide_at = None
         if message.epoch == self._ranks.epoch:
             self._ranks.got_signal = False

@@ -72,6 +72,7 @@ class RankProcesses:
         self._forker = os.getpid()
         self._sessions: frozenset[int] = frozenset()
         self.termed: set[int] = set()  # processes that got a TERM in this attempt
+        self._signalled: set[tuple[int, int]] = set()  # ranks (process ids) that got a signal (number)
         self._saving: frozenset[int] = frozenset()
         self.cut: tuple[str, ...] = ()  # processes that outlived their ranks, and were ended
         self._index: GrowthIndex | None = None
@@ -140,7 +141,7 @@ class RankProcesses:
         self._ranks = dict(zip(pids, self._numbers(message)))
         self._forker = forker
         self._sessions = self._sessions | frozenset(pids)
-        self.termed = set()
+        self.termed, self._signalled = set(), set()
         self._processes = [process for process in map(proc.find, pids) if process]
         return RanksStarted(message.epoch)
 
@@ -183,7 +184,11 @@ class RankProcesses:
 
         number, handling, others = message.number, [], []
         for rank in self._processes:
+            if message.is_held and (rank.pid, number) in self._signalled:
+                continue
             own = processes_handling(rank, number, self.per_node)
+            if own:
+                self._signalled.add((rank.pid, number))
             handling += own
             others += [] if own else [rank]
         if number == signal.SIGTERM:

@@ -174,6 +174,11 @@ class Ranks:
         if event.epoch == self.epoch and self.stage is RankStage.FINISHING:
             self._sweep()
 
+    def pass_on_held(self, message: messages.SignalRanks) -> None:
+        """Pass a signal that came before the ranks ran to each rank that has a handler and has not got it."""
+        if message.epoch == self.epoch and self.stage is RankStage.RUNNING:
+            self._actions.append(message)
+
     def pass_on(self, now: Now, number: int, ordered: bool) -> None:
         """Pass a signal to the ranks, once if both Slurm and the coordinator send it.
 

@@ -35,6 +35,9 @@ START_SECONDS_PER_NODE = 0.1
 STOP_SLACK_SECONDS = 10.0
 # How often the progress of the ranks is read.
 PROGRESS_SECONDS = 10.0
+# A signal that came before ranks ran is sent this often, for this long: a rank may import for a minute before
+# it installs its handler.
+HELD_SIGNAL_SECONDS, HANDLER_SECONDS = 2.0, 120.0
 # Agents that end within this time after their launcher end because of it.
 LAUNCHER_SECONDS = 5.0
 _LOSSES = (FailureKind.NODE, FailureKind.LAUNCHER, FailureKind.MEMORY)
@@ -198,13 +201,18 @@ def _is_own(event: FailureEvent) -> bool:
     return not (event.failure.noticed or event.lost_connection)
 
 
+def have_started(live: LiveAttempt | None) -> bool:
+    """Return whether the ranks of every node were started, so that signals can reach them."""
+    return live is not None and live.stage is not AttemptStage.STARTING
+
+
 class LiveAttempt(RunPart):
     """The ranks of one epoch as the coordinator sees them.
 
-    Calls return ``AttemptOver`` if no rank can live.
+    Calls return ``AttemptOver`` if no rank can live. ``held_signals`` came before ranks ran.
     """
 
-    def __init__(self, shared: Shared, epoch: int) -> None:
+    def __init__(self, shared: Shared, epoch: int, held_signals: list[int]) -> None:
         super().__init__(shared)
         orders = self._orders
         self.epoch = epoch
@@ -219,6 +227,10 @@ class LiveAttempt(RunPart):
         self._settled_at: float | None = None
         self._fence_at: float | None = None
         self._read_at: float | None = None
+        self._held_signals = held_signals
+        # When they are sent next, and until when.
+        self._held_at: float | None = None
+        self._held_until = 0.0
         self._is_noticed = False
         self._noticed_at: float | None = None
         self._grace = orders.grace
@@ -230,7 +242,8 @@ class LiveAttempt(RunPart):
         self._is_finishing = False
 
     def wakes_at(self) -> float | None:
-        return earliest(self._overdue_at, self._settled_at, self._fence_at, self._read_at, self._noticed_at)
+        times = (self._overdue_at, self._settled_at, self._fence_at, self._read_at, self._noticed_at)
+        return earliest(self._held_at, *times)
 
     def tick(self, now: Now) -> AttemptOver | None:
         over = None
@@ -244,6 +257,12 @@ class LiveAttempt(RunPart):
         if self._read_at is not None and now.steady >= self._read_at:
             self._read_at = now.steady + PROGRESS_SECONDS
             self._actions.append(ReadProgress(self.epoch))
+        if self._held_at is not None and now.steady >= self._held_at:
+            for number in self._held_signals:
+                self.signal(number, is_held=True)
+            self._held_at = now.steady + HELD_SIGNAL_SECONDS
+            if now.steady >= self._held_until:
+                self._forget_held()
         if self._fence_at is not None and now.steady >= self._fence_at:
             over = self._check_over(now) or over
         if self._overdue_at is not None and now.steady >= self._overdue_at:
@@ -320,6 +339,8 @@ class LiveAttempt(RunPart):
             self._overdue_at = None
             self._read_at = now.steady + PROGRESS_SECONDS
             self._state_keeper.trains(now)
+            if self._held_signals:
+                self._held_at, self._held_until = now.steady, now.steady + HANDLER_SECONDS
 
     def notice(self, now: Now, why: str, until: float) -> bool:
         """Notify the ranks of the coming end and its time (0: unknown). Return False if no rank runs."""
@@ -332,11 +353,16 @@ class LiveAttempt(RunPart):
         self._actions.append(Note(f"attempt {self.epoch}: ranks are told of the end: {why}"))
         return True
 
-    def signal(self, number: int) -> None:
+    def _forget_held(self) -> None:
+        self._held_at = None
+        self._held_signals.clear()
+
+    def signal(self, number: int, is_held: bool = False) -> None:
         """Pass a signal on to all ranks that catch it. A node that got it from Slurm ignores this one."""
         if self.stage in (AttemptStage.STARTING, AttemptStage.TRAINING):
             for member in self._membership.training():
-                self._actions.append(Send(member.link, messages.SignalRanks(self.epoch, number)))
+                message = messages.SignalRanks(self.epoch, number, is_held=is_held)
+                self._actions.append(Send(member.link, message))
 
     def continue_after(self, now: Now, number: int) -> None:
         """Pass on a signal that ends nothing. Ranks that ended after it ended by themselves."""
@@ -469,6 +495,8 @@ class LiveAttempt(RunPart):
                 self._actions.append(Send(member.link, message))
 
     def _enter_stopping(self, now: Now, limit: float) -> AttemptOver | None:
+        if self._held_at is not None:
+            self._forget_held()
         self.stage = AttemptStage.STOPPING
         self._settled_at = self._read_at = None
         self._await(now, limit)

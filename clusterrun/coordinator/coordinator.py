@@ -192,6 +192,8 @@ class Coordinator:
                 self._signalled[member.link] = signal.Signals(message.number).name
                 if self._lifecycle.live is not None:
                     self._lifecycle.live.outcomes.got_signal.add(member.place)
+            elif message.number in contract.USERS_SIGNALS:
+                self._lifecycle.hold(message.number)
             is_partial = not all(other.link in self._signalled for other in self._membership.linked())
             self._signal(now, message.number, f"{member.name} got", is_partial)
         elif isinstance(message, messages.NodeOverloaded):
@@ -245,8 +247,10 @@ class Coordinator:
 
     def on_own_signal(self, now: Now, event: SignalCame) -> None:
         is_terminals = event.number == signal.SIGHUP and not self._is_batch_job
-        if event.number in contract.USERS_SIGNALS and not is_terminals and self._lifecycle.live is not None:
-            self._lifecycle.live.signal(event.number)
+        if event.number in contract.USERS_SIGNALS and not is_terminals:
+            if self._lifecycle.live is not None:
+                self._lifecycle.live.signal(event.number)
+            self._lifecycle.hold(event.number)
         # Only ``scancel -b -s INT`` and ``-f`` send INT to a batch job. A plain batch job survives both.
         is_for_ranks = event.number == signal.SIGINT and self._is_batch_job
         self._signal(now, event.number, "the coordinator got", some=False if is_for_ranks else None)

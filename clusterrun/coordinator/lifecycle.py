@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import ClaimEpoch
-from clusterrun.coordinator.attempt import LiveAttempt
+from clusterrun.coordinator.attempt import LiveAttempt, have_started
 from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, MemoryKilled, Progressed
 from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
 from clusterrun.coordinator.membership import Member
@@ -232,7 +232,7 @@ class Lifecycle(RunPart):
 
     def _start(self, now: Now, outcome: PortReady) -> None:
         self._overdue_at = None
-        self.live = LiveAttempt(self._shared, self.epoch)
+        self.live = LiveAttempt(self._shared, self.epoch, self.termination.held_signals)
         self.live.start(now, outcome.meeting, self.formation.environment, self._restart.left)
         if self._watch is not None:
             self.watching = self._watch(self._shared, self.live, now)
@@ -345,6 +345,11 @@ class Lifecycle(RunPart):
             self._note(message)
             if self.live is not None and self._killed_for_memory(now) is None:
                 self.live.launcher_ended(now, message)
+
+    def hold(self, number: int) -> None:
+        """Keep a signal of the user for the ranks if they do not run yet."""
+        if not have_started(self.live) and self.stage is not RunStage.SHUTTING_DOWN:
+            self.termination.hold(number)
 
     def progressed(self, now: Now, event: Progressed) -> None:
         if event.epoch == self.epoch and self.stage in (RunStage.LIVE, RunStage.DECIDING):

@@ -9,7 +9,8 @@ by request. A signal announces the end. The scheduler gives the reason.
     the signal of ``--sbatch signal=…``  -AskJob-> JobTold -> the notice, if the end of the job is near
 
 Agents pass TERM, INT and users' signals on to the ranks that catch them, before the answer arrives. Until
-it arrives (or is late) a TERM leaves the run *undecided*: the end of the run must not be decided. The table
+it arrives (or is late) a TERM leaves the run *undecided*: the end of the run must not be decided. A signal
+that comes before ranks run is held until they have a handler. The table
 of all signals is docs/signals.md.
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import signal
 
 from clusterrun.coordinator.actions import AskJob
-from clusterrun.coordinator.attempt import LiveAttempt
+from clusterrun.coordinator.attempt import LiveAttempt, have_started
 from clusterrun.coordinator.events import JobTold, NextQueued
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.requeue import PREEMPTION, STATES, TIME_LIMIT, RequeuePolicy
@@ -83,6 +84,8 @@ class Termination(RunPart):
         # The newest signal reached only some agents, and the scheduler does not end the job. Only those
         # agents end.
         self.stray = False
+        # Signals that came before ranks ran.
+        self.held_signals: list[int] = []
         # The ranks were notified of the job's end, and no other attempt begins in this job.
         self.shutdown = False
         # The job's first process was killed. The scheduler ends the job for that reason.
@@ -192,6 +195,22 @@ class Termination(RunPart):
 
     # --- signals and their meaning ---
 
+    def hold(self, number: int) -> None:
+        """Keep a signal that came before ranks ran. They get it when they run."""
+        if number not in self.held_signals:
+            self.held_signals.append(number)
+            name = signal.Signals(number).name
+            text = f"{name} came before ranks ran: each rank gets it as soon as it has a handler for it"
+            self._note(text)
+            self._state_keeper.warn(text)
+
+    def _continue_after(self, now: Now, number: int, live: LiveAttempt | None) -> None:
+        """Pass on a signal that ends nothing, or hold it."""
+        if live is not None and have_started(live):
+            live.continue_after(now, number)
+        else:
+            self.hold(number)
+
     def noticed(
         self, now: Now, live: LiveAttempt | None, number: int = contract.NOTICE_SIGNAL, by_clock: bool = False
     ) -> None:
@@ -261,15 +280,16 @@ class Termination(RunPart):
         if question is None:
             return None
         if not why and self._is_users_notice(now, question):
-            if live is not None and question.wish is not None:
-                live.continue_after(now, question.number)
+            if question.wish is not None:
+                self._continue_after(now, question.number, live)
             is_own = question.number == contract.NOTICE_SIGNAL
             if self._until is not None or not (self._survival.requeue or is_own):
                 return None
+            if not (is_own or have_started(live)):
+                return None  # ranks get the held signal, and our own clock gives the notice
             return self._notify(now, TIME_LIMIT, self._seconds_left(now, TIME_LIMIT), live)[1]
         if question.interrupts_ranks and not (why or question.some):
-            if live is not None:
-                live.continue_after(now, question.number)
+            self._continue_after(now, question.number, live)
             return None
         seconds = self._seconds_left(now, why)
         if sudden:
@@ -321,6 +341,8 @@ class Termination(RunPart):
         )
         if self._survival.requeue and not is_notified:
             return False, EndAsked(self.wish())
+        if why == BY_HAND and not have_started(live):
+            self.hold(contract.NOTICE_SIGNAL)
         # Slurm sends TERM at the end of a grace time, some seconds late. An earlier TERM costs time to save.
         is_grace = why == PREEMPTION and seconds > SUDDEN_SECONDS
         if self._survival.requeue and why != BY_HAND and not is_grace:

@@ -52,6 +52,9 @@ class SignalRanks(ToAgent):
     # Slurm sent it to the job's steps. A rank without a process that catches it gets it too, and the signal
     # may end that rank.
     to_all: bool = False
+    # It came before the ranks ran. The coordinator repeats it until they had time to install a handler, and
+    # each rank gets it once.
+    is_held: bool = False
 
 
 @frozen

@@ -329,3 +329,30 @@ def test_ranks_that_handle_term_and_are_killed_after_a_failure_are_reported() ->
 def test_the_page_has_these_rows() -> None:
     table = PAGE.read_text().partition("| event |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| (.+?) \| ", table, re.MULTILINE) == list(ROWS)
+
+
+@pytest.mark.parametrize("survival", [Survival(), USR1])
+def test_a_users_signal_before_ranks_run_reaches_them_when_they_run(survival: Survival) -> None:
+    tape = jobs.job(survival)
+    join(tape, 1.0)
+    tape.at(5.0)
+    tape.at(5.0, JobTold("", WALL + 120.0))
+    assert sent(tape.does(30.0, *steps(signal.SIGUSR1), SignalCame(signal.SIGUSR1))) == []
+    tape.at(30.1, JobTold("", WALL + 120.0))
+    assert tape.saved.state is State.RUNNING and "SIGUSR1" in tape.saved.warnings[0]
+    train(tape, 31.0)
+    held = [(node, SignalRanks(0, signal.SIGUSR1, is_held=True)) for node in (0, 1)]
+    # A rank that imports for long has no handler yet, so the signal is repeated for some time.
+    assert sent(tape.does(31.0)) == sent(tape.does(33.0)) == held
+    tape.at(50.0)
+    tape.at(151.0)
+    assert held[0] not in sent(tape.does(153.0))
+
+
+def test_a_notice_by_hand_before_ranks_run_reaches_them_when_they_run() -> None:
+    tape = jobs.job(Survival())
+    join(tape, 1.0)
+    tape.at(2.0, SignalCame(signal.SIGUSR2))
+    tape.at(2.1, JobTold("", WALL + 900.0))
+    train(tape, 3.0)
+    assert sent(tape.does(3.0)) == [(node, SignalRanks(0, signal.SIGUSR2, is_held=True)) for node in (0, 1)]
