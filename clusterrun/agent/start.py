@@ -46,7 +46,7 @@ def serve(
     on_parents_death(os.getppid(), signal.SIGTERM)  # until the event loop watches the shim
     for number in contract.USERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # these signals are for ranks, and none runs yet
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= USUAL_OPEN_FILES:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] == USUAL_OPEN_FILES:
         raise_open_files()  # ranks inherit it
     patiently(lambda: check_run_directory(paths.run_dir))
     orders = patiently(lambda: read_orders(paths))

@@ -25,7 +25,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _EXEC_SECONDS = 5.0
 # Enough for 1,250 agents and for NCCL in a large job. Some programs visit every possible descriptor.
 _OPEN_FILES = 65536
-# The soft limit that systems set for old programs. A higher one was set on purpose.
+# The soft limit that systems set for old programs. Every other limit was set on purpose.
 USUAL_OPEN_FILES = 1024
 _NOT_EXECUTED = 127
 _CAUGHT = (*contract.OUTSIDE_SIGNALS, signal.SIGCHLD)

@@ -145,7 +145,7 @@ def test_ranks_have_empty_input_own_sessions_default_signals_and_no_descriptor_o
     assert run.output(1).decode().split("\n")[0] == f"b'' True 0 0 [0, 1, 2] {run.orders.cwd}"
 
 
-@pytest.mark.parametrize(("limit", "is_kept"), [(1024, False), (2048, True)])
+@pytest.mark.parametrize(("limit", "is_kept"), [(1024, False), (700, True), (2048, True)])
 def test_ranks_keep_a_limit_of_open_files_that_somebody_chose(make: Make, limit: int, is_kept: bool) -> None:
     earlier = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, earlier[1]))
