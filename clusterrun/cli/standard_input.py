@@ -16,7 +16,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec
-from clusterrun.script.interpreter_calls import reads_input
+from clusterrun.script.interpreter_calls import LIMITERS, reads_input
 
 INHERITED = "-"
 # A pipe that nobody writes to never ends: a cron job or a CI runner may leave one.
@@ -94,17 +94,29 @@ def was_redirected() -> bool:
     """
     try:
         status = os.fstat(0)
-        with contextlib.suppress(OSError):
-            if os.path.samestat(status, os.stat(f"/proc/{os.getppid()}/fd/0")):
-                return False
         if stat.S_ISREG(status.st_mode):
-            return os.lseek(0, 0, os.SEEK_CUR) < status.st_size
-        if stat.S_ISFIFO(status.st_mode):
+            has_data = os.lseek(0, 0, os.SEEK_CUR) < status.st_size
+        elif stat.S_ISFIFO(status.st_mode):
             waiting = array.array("i", [0])
             fcntl.ioctl(0, termios.FIONREAD, waiting)
-            return waiting[0] > 0
+            has_data = waiting[0] > 0
+        else:
+            return False
     except OSError:
-        pass
+        return False
+    return has_data and not _is_callers(status)
+
+
+def _is_callers(status: os.stat_result) -> bool:
+    """Return whether the process that typed this command has the same standard input."""
+    import psutil  # loaded only if there is an input to ask about
+
+    with contextlib.suppress(OSError, psutil.Error):
+        caller = psutil.Process().parent()
+        # A program such as ``timeout`` stays between the shell and this command.
+        while caller is not None and caller.name() in LIMITERS:
+            caller = caller.parent()
+        return caller is not None and os.path.samestat(status, os.stat(f"/proc/{caller.pid}/fd/0"))
     return False
 
 

@@ -65,10 +65,24 @@ def test_submit_in_a_loop_does_not_read_the_input_of_the_loop(clusterrun: Comman
     assert "standard input" not in result.stderr
 
 
-def test_a_file_that_is_redirected_to_submit_alone_is_named_as_not_passed_on(clusterrun: CommandLine) -> None:
+@pytest.mark.parametrize("before", ["", "timeout 60 "])
+def test_a_file_that_is_redirected_to_submit_alone_is_named_as_not_passed_on(
+    clusterrun: CommandLine, before: str
+) -> None:
     (clusterrun.folder / "data").write_text("a\n")
-    with open(clusterrun.folder / "data", encoding="utf-8") as data:
-        result = run(clusterrun, "-m", "clusterrun", "submit", "--dry-run", "true", stdin=data)
+    result = subprocess.run(
+        [
+            "/bin/bash",
+            "-c",
+            f'{before}"$0" -m clusterrun submit --dry-run true < data; exit $?',
+            sys.executable,
+        ],
+        cwd=clusterrun.folder,
+        env=clusterrun.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert (result.returncode, "left alone" in result.stderr) == (0, True)
 
 
