@@ -15,6 +15,7 @@ import shlex
 import shutil
 import sys
 import warnings
+from contextlib import suppress
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
@@ -70,11 +71,15 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
     if not os.path.exists(os.path.join(spec.cwd, first)):
         assignment = _ASSIGNMENT.fullmatch(first)
         if assignment:
+            command = spec.command
+            if len(command) == 1:  # a whole command line in quotes
+                with suppress(ValueError):
+                    command = tuple(shlex.split(first))
             place = 1
-            while place < len(spec.command) and _ASSIGNMENT.fullmatch(spec.command[place]):
+            while place < len(command) and _ASSIGNMENT.fullmatch(command[place]):
                 place += 1
-            pairs = tuple(tuple(word.split("=", 1)) for word in spec.command[:place])
-            rest = spec.command[place:] or ("COMMAND",)
+            pairs = tuple(tuple(word.split("=", 1)) for word in command[:place])
+            rest = command[place:] or ("COMMAND",)
             meant = replace(spec, command=rest, environment=(*spec.environment, *pairs))
             line = submit_again.line(meant, verb, with_values=True)
             raise BadInput(f"{first!r} sets a variable: it is not a program", f"use --env: {line}")

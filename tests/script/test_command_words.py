@@ -78,6 +78,7 @@ def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
         ("FOO=1 python3 t.py", "'FOO=1' sets a variable", "clusterrun submit --env FOO=1 python3 t.py"),
         ("A=1 B='x y' ./p -v", "'A=1' sets a variable", "submit --env A=1 --env 'B=x y' ./p -v"),
         ("A=1", "'A=1' sets a variable", "clusterrun submit --env A=1 COMMAND"),
+        ("'A=1 B=2 python t.py -v'", "sets a variable", "submit --env A=1 --env B=2 python t.py -v"),
         ("-m train.py", "-m train.py: this is a path", "give train.py or -m train"),
         ("-m pkg/train.py --x", "-m pkg/train.py: this is a path", "pkg/train.py --x or -m pkg.train --x"),
         ("-m pkg/train", "-m pkg/train: this is a path", "give -m pkg.train"),
