@@ -10,7 +10,8 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{4}-[A-Za-z0-9_][A-Za-z0-9._-]*")
 # A job of Slurm, a task of an array (41_7), or a local job (PID.START).
 JOB_ID = re.compile(r"\d+([._]\d+)?", re.ASCII)
 # A job as squeue and sacct print it: 41, 41_7, 41_[0-3%2], 41+1, with a possible step: 41.0, 41_7.batch.
-_SLURM_JOB = re.compile(r"(\d+)(_\d+)?(_\[[\d,:%-]+\])?(\+\d+)?(\.\w+)?", re.ASCII)
+# Slurm numbers jobs from 1, and takes 0 for all of them.
+_SLURM_JOB = re.compile(r"([1-9]\d*)(_\d+)?(_\[[\d,:%-]+\])?(\+\d+)?(\.\w+)?", re.ASCII)
 
 _SCRIPT = re.compile(r"([\w.-]+)\.py(?![\w.-])", re.ASCII)
 
@@ -42,4 +43,6 @@ def shadowed_by(name: str) -> str:
         return "the newest run"
     if JOB_ID.fullmatch(name):
         return "the run of a job of that number"
+    if name.startswith("-"):
+        return "an option"
     return "the run of that id" if RUN_ID.fullmatch(name) else ""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from clusterrun.model.document import BadDocument, encode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
-from clusterrun.model.run_words import RUN_ID, shadowed_by
+from clusterrun.model.run_words import RUN_ID, shadowed_by, slurm_job
 from clusterrun.runs import private_files, store
 from clusterrun.runs.private_files import DiskRefused, write_whole
 from clusterrun.runs.store import EndedRun, Store, SuccessorJobs, run_id
@@ -159,10 +159,18 @@ def test_a_run_is_selected_by_its_name_and_by_the_name_in_its_id(home: Store) ->
         ("v1.5", False),
         ("20270115", True),
         ("20270115-train", False),
+        ("-x", True),
     ],
 )
 def test_a_name_that_means_another_run_is_shadowed(name: str, is_shadowed: bool) -> None:
     assert bool(shadowed_by(name)) == is_shadowed
+
+
+@pytest.mark.parametrize(
+    ("word", "job"), [("41", "41"), ("41_7.batch", "41_7"), ("41_[0-3%2]", "41"), ("0", ""), ("train", "")]
+)
+def test_a_word_names_a_slurm_job_from_1_on(word: str, job: str) -> None:
+    assert slurm_job(word) == job
 
 
 @pytest.mark.parametrize(
