@@ -287,6 +287,11 @@ def _without_row(evidence: RunEvidence) -> _Verdict:
         return _Verdict(State.CANCELLED, Phase.ENDED, _cancel_reason(state))
     if not evidence.record.job_id:
         return _submitting(evidence)
+    is_array_task = "_" in evidence.record.job_id
+    if is_array_task and state is None and not evidence.script_error:
+        # Slurm forgets a task of an array at once if it is cancelled while it waits.
+        reason = f"{CANCELLED_UNASKED}: {FORGOTTEN}, and nothing of the run began; see job.out"
+        return _Verdict(State.CANCELLED, Phase.ENDED, reason)
     return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, FORGOTTEN))
 
 

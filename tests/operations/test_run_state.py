@@ -320,6 +320,16 @@ def test_the_reason_has_the_observation(changes: dict[str, Any], message: str) -
     assert message in judge(evidence(**changes)).reason
 
 
+def test_a_task_of_an_array_that_slurm_forgot_before_it_began_was_cancelled() -> None:
+    task = replace(RECORD, job_id="41_3")
+    for more, expected in (
+        ({}, State.CANCELLED),
+        ({"script_error": "no python"}, State.FAILED),
+        ({"state": state(updated_at=NOW - 9000)}, State.FAILED),
+    ):
+        assert judge(evidence(record=task, **more)).state is expected
+
+
 def test_the_reason_of_the_coordinator_for_the_same_end_replaces_that_of_slurm() -> None:
     limit = state(State.TIMEOUT, reason="the job's time limit was reached")
     assert judge(evidence(row=row("TIMEOUT"), state=limit)).reason.startswith(f"{limit.reason}; --time")
