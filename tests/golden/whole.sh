@@ -52,8 +52,8 @@ builtin trap end_batch_script EXIT
 builtin export CLUSTERRUN_PATH_BEFORE_SETUP="${PATH-}" CLUSTERRUN_SETUP_CWD=
 cwd_before_setup=$PWD
 setup_failed() {
-  builtin printf '%s\n' "mend this line; put '|| :' behind it if it may fail (reading a profile):" >&2
-  builtin printf 'clusterrun: --setup ended with exit code %s on %s: %s\n' "$1" "$(command hostname)" "$2" >&2
+  builtin printf 'clusterrun: --setup ended with exit code %s on %s: %s; mend this line, or put || : behind it if it may fail\n' \
+    "$1" "$(command hostname)" "$2" >&2
   explained=yes
   builtin exit "$1"
 }

@@ -217,11 +217,12 @@ def test_a_python_that_the_nodes_lack_is_named_with_a_node(on_slurm: Site) -> No
 def test_a_setup_line_that_fails_ends_the_job_before_any_rank(on_slurm: Site) -> None:
     answer = on_slurm.submit("--setup", "echo loading", "--setup", "(exit 9)", "tell.py")
     waited = on_slurm.run("wait", answer["run_id"])
-    assert (waited.code, "put '|| :' behind it" in waited.err) == (1, True)
+    assert (waited.code, "put || : behind it" in waited.err) == (1, True)
     status = on_slurm.status(answer["run_id"])
     assert (status["state"], status["reason"]) == (
         "FAILED",
-        f"ended before any rank: --setup ended with exit code 9 on {status['nodelist']}: (exit 9)",
+        f"ended before any rank: --setup ended with exit code 9 on {status['nodelist']}: (exit 9); "
+        "mend this line, or put || : behind it if it may fail",
     )
     assert not Path(answer["run_dir"], "attempts").exists()
 
