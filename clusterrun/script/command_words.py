@@ -48,6 +48,8 @@ _SHELL_COMMANDS = (
 # The file of a process substitution: ``<(…)``.
 _SUBSTITUTED = re.compile(r"(?:[^/\s]*=)?/dev/fd/(?:[3-9]|\d\d+)")
 _CONNECTORS = ("&&", ";", "||")
+# A variable of the environment, as in 'runs/$SLURM_JOB_ID'. A name in lower case may be one of hydra's.
+_VARIABLE = re.compile(r"[^\s\"\\`$]*\$(?:\{[A-Z_][A-Z0-9_]*\}|[A-Z_][A-Z0-9_]*\b)[^\s\"\\`]*")
 _SHELL_OPERATORS = (*_CONNECTORS, "|", "|&", "&", ">", ">>", "<", "2>", "&>", "2>&1", "1>&2", ">&2")
 NEAR = 0.65
 # Bytes. A larger file is probably data, and takes long to compile.
@@ -96,14 +98,17 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
         raise BadInput(problem, f"write it into a file, or pipe a script in: … | clusterrun {verb} bash -s")
     sentences: list[str] = []
     command = spec.command
-    operators = [word for word in command[1:] if word in _SHELL_OPERATORS]
-    if operators and os.path.basename(command[0]) not in SHELLS:
-        texts = [word if word in _SHELL_OPERATORS else shlex.quote(word) for word in command]
+    for_shell = [word for word in command[1:] if word in _SHELL_OPERATORS or _VARIABLE.fullmatch(word)]
+    if for_shell and not any(os.path.basename(word) in SHELLS for word in command):
+        texts = [*command]
+        for place, word in enumerate(command):
+            if word not in _SHELL_OPERATORS:
+                texts[place] = f'"{word}"' if word in for_shell else shlex.quote(word)
         if command[0] == "-m" or command[0].endswith(".py"):
             texts.insert(0, "python")
         line = f"bash -c {shlex.quote(' '.join(texts))}"
         sentences.append(
-            f"{command[0]} gets {operators[0]!r} as an argument, because no shell reads it; with one: {line}"
+            f"{command[0]} gets {for_shell[0]!r} as an argument, because no shell reads it; with one: {line}"
         )
     options = (spec.name, spec.partition, spec.account, *spec.sbatch, *spec.srun)
     for word in (*spec.command[1:], *spec.setup, *options):

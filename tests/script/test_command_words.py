@@ -303,3 +303,18 @@ def test_an_operator_that_no_shell_reads_is_reported(folder, operator) -> None:
         f"""with one: bash -c 'python train.py {operator} '"'"'a b'"'"''"""
     )
     assert check_words(spec(folder, f"bash run.sh '{operator}'")) == ()
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("train.py --out 'runs/$SLURM_JOB_ID'", """bash -c 'python train.py --out "runs/$SLURM_JOB_ID"'"""),
+        ("./p '${TMPDIR}'", """bash -c './p "${TMPDIR}"'"""),
+        ("nice bash -c 'ls $TMPDIR/x'", ""),
+        ("train.py 'lr=${lr}' 'path=${oc.env:HOME}'", ""),
+        ("awk '{print $NF}'", ""),
+    ],
+)
+def test_a_variable_that_no_shell_reads_is_reported(folder: Path, typed: str, line: str) -> None:
+    notices = check_words(spec(folder, typed))
+    assert [notice.partition("with one: ")[2] for notice in notices] == [line] * bool(line)
