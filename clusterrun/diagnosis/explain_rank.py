@@ -12,6 +12,7 @@ from clusterrun.diagnosis.stacks import (
     Doing,
     frame_of_worker,
     hands_over_queue,
+    is_at_debugger,
     is_idle_worker,
     location,
     polls_for_lock_file,
@@ -145,6 +146,9 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         call_lines = f"; {' and '.join(lines[:MOST_THREADS])}" if lines and not rank.call.key else ""
         why = f"it waits for {key} of the store{where}{call_lines}{_others(rank)}"
         return Reason(why, "which rank sets that key, under which name and condition? compare both")
+    if is_at_debugger(rank.stacks.main):
+        why = f"it waits at the prompt of a debugger{where}"
+        return Reason(why, "remove that breakpoint() or pdb.set_trace()")
     if process.lock_holder:
         why = f"it waits for the lock of {process.lock or 'a file'}{where}, "
         why += f"which process {process.lock_holder} of its node holds"

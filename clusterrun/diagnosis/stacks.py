@@ -311,6 +311,11 @@ def waits_for_ray(stack: tuple[str, ...]) -> bool:
     return _is_inside(stack, "/ray/_private/worker.py:", "get_objects", "wait")
 
 
+def is_at_debugger(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread waits at the prompt of pdb."""
+    return _is_inside(stack, "/pdb.py:", "_cmdloop", "interaction")
+
+
 def _is_inside(stack: tuple[str, ...], file: str, *functions: str) -> bool:
     """Return whether one of the innermost frames is in one of these functions of a library's file."""
     return any(file in frame and function_of(frame) in functions for frame in stack[:6])

@@ -36,6 +36,23 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[int, str, str]]:
     return [(culprit.rank, culprit.node, culprit.why) for culprit in diagnosis.culprits]
 
 
+def test_a_rank_at_the_prompt_of_a_debugger_is_reported() -> None:
+    library = "/usr/lib/python3.11"
+    prompt = (
+        f"{library}/cmd.py:126 Cmd.cmdloop",
+        f"{library}/pdb.py:397 Pdb._cmdloop",
+        f"{library}/pdb.py:433 Pdb.interaction",
+        f"{library}/bdb.py:114 Bdb.dispatch_line",
+        "/home/u/train.py:11 step",
+        "/home/u/train.py:40 <module>",
+    )
+    result = verdict(waiter(0), rank(1, stack=prompt), stalled=60.0)
+    assert [culprit.why for culprit in result.culprits] == [
+        "it waits at the prompt of a debugger at train.py:11 (step)"
+    ]
+    assert "breakpoint()" in result.remedy
+
+
 def test_an_absent_rank_is_reported_completely() -> None:
     result = verdict(waiter(0), rank(1, stack=LOOP, busy=0.98), waiter(2), waiter(3), stalled=60.0)
     why = "it is busy in user code at train.py:33 (work), 98 % of a processor"
