@@ -50,11 +50,11 @@ def test_bytecode_is_used_by_the_packing_version_and_ignored_by_others(program: 
         f"import sys, zipimport; sys.path.insert(0, {str(program)!r});"
         "import clusterrun.runtime.zip_bytecode as b;"
         f"b.use(zipimport.zipimporter({str(program)!r})); import clusterrun.model.paths as p;"
-        "print(sys.version_info[:2], type(p.__loader__).__name__, p.__file__)"
+        "print(sys.hexversion, type(p.__loader__).__name__, p.__file__)"
     )
-    for python in pythons():
-        *version, loader, file = run(python, "-c", load).stdout.split()
-        own = " ".join(version) == str(sys.version_info[:2])
+    for python in {*pythons(), sys.executable}:
+        version, loader, file = run(python, "-c", load).stdout.split()
+        own = version == str(sys.hexversion)
         assert (loader, file) == (
             "Bytecode" if own else "zipimporter",
             f"{program}/clusterrun/model/paths.py",
