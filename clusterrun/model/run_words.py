@@ -43,6 +43,4 @@ def shadowed_by(name: str) -> str:
         return "the newest run"
     if JOB_ID.fullmatch(name):
         return "the run of a job of that number"
-    if name.startswith("-"):
-        return "an option"
     return "the run of that id" if RUN_ID.fullmatch(name) else ""

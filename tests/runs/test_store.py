@@ -159,7 +159,6 @@ def test_a_run_is_selected_by_its_name_and_by_the_name_in_its_id(home: Store) ->
         ("v1.5", False),
         ("20270115", True),
         ("20270115-train", False),
-        ("-x", True),
     ],
 )
 def test_a_name_that_means_another_run_is_shadowed(name: str, is_shadowed: bool) -> None:
