@@ -64,9 +64,17 @@ class Query:
             yield {field.name: field.read(cell) for field, cell in zip(self.fields, cells)}
 
     def _texts_of_rows(self, out: str, mark: str) -> list[str]:
-        before, *rows = out.split(f"[{mark}]")
-        if before.strip() and not rows:  # output of a site's wrapper before the rows
+        opening = f"[{mark}]"
+        before, *parts = out.split(opening)
+        if before.strip() and not parts:  # output of a site's wrapper before the rows
             raise _unreadable(before, "text before the first row")
+        rows: list[str] = []
+        for part in parts:
+            # A cell that ends in [ before a cell that begins with ] looks like the opening of a row.
+            if rows and rows[-1].count(mark) < len(self.fields) - 1:
+                rows[-1] += opening + part
+            else:
+                rows.append(part)
         return rows
 
 

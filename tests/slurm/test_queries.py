@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clusterrun.model.errors import SchedulerError
@@ -197,6 +197,7 @@ def cells(fields: tuple[Field, ...], mark: str, number: int, name: str, comment:
 HOSTILE = st.text(st.sampled_from("a1|[]<>\n\r\x1b %\\\"'") | st.characters(codec="utf-8"), max_size=30)
 
 
+@example([("[", "]"), ("a\n[", "]\n")])
 @given(st.lists(st.tuples(HOSTILE, HOSTILE), max_size=4))
 def test_text_that_does_not_know_the_mark_of_its_query_cannot_forge_cells_or_rows(
     texts: list[tuple[str, str]],
