@@ -1,4 +1,4 @@
-"""A look at real processes that look like the ranks of a job, and what forbids to read their stacks."""
+"""A look at real processes that look like the ranks of a job, and one without the right to read stacks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_o
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, Doing
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.document import decode
-from clusterrun.monitor import job_look
-from clusterrun.monitor.job_look import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = "990077"
@@ -228,33 +226,3 @@ def test_a_step_without_the_permission_names_it_and_shows_the_state(waits: int) 
     diagnosis = diagnose_looks([result], (), JobHistory()).diagnosis
     assert diagnosis.verdict is Verdict.UNDETERMINED and problem in diagnosis.message
     assert any(line.startswith("rank 0: no stack; state S") for line in diagnosis.evidence)
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="it takes another user")
-def test_a_rank_of_another_user_is_called_so() -> None:
-    argv = ["setpriv", "--reuid=65534", "--clear-groups", "cat"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as rank:
-        until = time.monotonic() + 60
-        while os.stat(f"/proc/{rank.pid}/environ").st_uid == 0 and time.monotonic() < until:
-            time.sleep(0.01)
-        text = refusal(rank.pid)
-        rank.kill()
-    assert "belong to another user" in text
-
-
-@pytest.mark.parametrize(("scope", "who"), [("1", "root only"), ("2", "root only"), ("3", "no process")])
-def test_the_kernels_setting_is_named_with_those_that_it_permits(
-    scope: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "scope").write_text(f"{scope}\n")
-    monkeypatch.setattr(job_look, "_SCOPE", str(tmp_path / "scope"))
-    text = refusal(os.getpid())
-    assert f"kernel.yama.ptrace_scope is {scope}" in text and who in text
-
-
-def test_the_time_of_a_thread_that_was_moved_to_another_processor_is_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert 0 < job_look.last_ran(os.getpid()) <= job_look.kernel_time()
-    monkeypatch.setattr(proc, "content", lambda path: b"python (7, #threads: 1)\nse.exec_start : 0.000000\n")
-    assert job_look.last_ran(os.getpid()) == -1.0

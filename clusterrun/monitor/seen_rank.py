@@ -1,0 +1,154 @@
+"""Join the states and the stacks of a rank to the evidence that its node reports."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import time
+from collections.abc import Sequence
+
+from clusterrun import proc
+from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot, ThreadWait
+from clusterrun.diagnosis.job_looks import SeenRank
+from clusterrun.diagnosis.spied_process import SpiedProcess
+from clusterrun.diagnosis.stacks import (
+    STORE_WAIT,
+    TOGETHER,
+    Doing,
+    StackLocation,
+    function_of,
+    in_data_loader,
+    is_library,
+    joins_processes,
+    line_of,
+    location,
+    reads_of_process,
+)
+from clusterrun.model.frozen import replace
+from clusterrun.monitor.job_processes import within_limit
+from clusterrun.monitor.process_sample import awaited_peer, read_sample
+from clusterrun.monitor.rank_look import RankLook, kernel_time
+from clusterrun.monitor.script_lines import (
+    loop_around,
+    mpi_call,
+    open_block,
+    parsed,
+    passes_no_group,
+    store_call,
+)
+from clusterrun.monitor.stack_reader import MOST_SPIES, StackReader, loads
+from clusterrun.rank_hooks.clusterrun_witness import THREAD_WAITS
+
+MOST_WORKERS = 2
+# Without native frames, a rank that waits for others in C++ looks as if it were in user code.
+NO_NATIVE = "its native frames could not be read"
+
+
+def seen_rank(
+    look: RankLook, node: str, seconds: float, reader: StackReader, tcp: proc.TcpTables
+) -> SeenRank:
+    """Return the evidence of a look that took ``seconds``."""
+    pid, name, stacks, after = look.pid, look.rank.name, look.last, look.after
+    if not after.state or not (stacks.main or proc.find_alive(pid)):
+        return SeenRank(name, RankSnapshot(name.rank, node, ProcessSample(pid, "")))
+    place, call, loop = location(stacks.main, stacks.native), stacks.call, ""
+    tree = ast.Module([], [])
+    if place.frame and place.doing in (Doing.USER, Doing.COLLECTIVE):
+        tree = within_limit(lambda: parsed(pid, place.frame), tree)
+    if place.doing is Doing.USER and place.frame == stacks.main[0] and loads(pid, b"/mpi4py/"):
+        stacks = replace(stacks, native=stacks.native or mpi_call(tree, place.frame))
+        place = location(stacks.main, stacks.native)
+    if place.frame and place.doing is Doing.USER:
+        loop = loop_around(tree, place.frame, dict(stacks.values))
+    elif place.frame and place.operation == STORE_WAIT:
+        call = store_call(tree, place.frame, dict(stacks.values))
+    elif stacks.takes_group[0] and passes_no_group(tree, place.frame, *stacks.takes_group):
+        call = replace(call, is_of_all=True)
+    request = stacks.request
+    if place.doing is Doing.RENDEZVOUS and not request.store and name.address:
+        request = replace(request, store=name.address)
+    snapshot = RankSnapshot(
+        rank=name.rank,
+        node=node,
+        process=_process_sample(look, seconds, reader, tcp),
+        stacks=PythonStacks(
+            main=stacks.main,
+            source="py-spy" if stacks.main else "",
+            threads=stacks.threads,
+            waits=_waits(stacks, place, pid, tcp),
+            native=stacks.native,
+            block=within_limit(lambda: open_block(pid, stacks), "") if place.doing in TOGETHER else "",
+            loop=loop,
+        ),
+        call=call,
+        request=request,
+        clock=time.time(),
+        quiet=max(0.0, time.time() - after.output[1]) if after.output[1] else -1.0,
+        printed=after.output[0] != look.before.output[0],
+        moved=look.has_moved and location(look.first.main).doing in TOGETHER,
+    )
+    is_unclear = look.is_still and not stacks.native and look.may_be_in_torch
+    if not stacks.main:
+        snapshot = replace(snapshot, problem=reader.problem_by_pid.get(pid, ""))
+    elif is_unclear and snapshot.location.doing is Doing.USER:
+        snapshot = replace(snapshot, problem=NO_NATIVE)
+    return SeenRank(
+        replace(name, own=stacks.rank),
+        snapshot,
+        stacks.counters,
+        stacks.numbers,
+        look.first.numbers,
+        changed=look.has_moved,
+    )
+
+
+def _process_sample(
+    look: RankLook, seconds: float, reader: StackReader, tcp: proc.TcpTables
+) -> ProcessSample:
+    def stacks_of(pids: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        return _stacks_of_workers(look.last.main, pids, reader)
+
+    before, after = look.before, look.after
+    busy = (after.used - before.used) / seconds
+    files = (before.files, after.files)
+    sample = read_sample(look.pid, after.state, after.waits_in, busy, seconds, files, stacks_of, tcp)
+    idle = max(0.0, kernel_time() - after.ran_at) if after.ran_at >= 0 else -1.0
+    sample = replace(sample, idle=round(idle, 1), switches=after.switches)
+    path = look.last.lock
+    lock = within_limit(lambda: os.stat(path), None) if path else None
+    if lock is not None:
+        age = round(proc.started_at(look.pid) - lock.st_mtime)
+        sample = replace(sample, lock=path, lock_older=age)
+    return sample
+
+
+def _stacks_of_workers(
+    stack: tuple[str, ...], pids: Sequence[int], reader: StackReader
+) -> dict[int, tuple[str, ...]]:
+    """Return the stacks of some children ``pids`` of a rank that waits for them or for their data."""
+    if not (in_data_loader(stack) or reads_of_process(stack) or joins_processes(stack)):
+        return {}
+    workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
+    workers.sort(key=lambda pid: getattr(proc.find_alive(pid), "state", "") != "R")
+    # All workers of a loader do the same. Any other process may hold the rank up.
+    most = MOST_WORKERS if in_data_loader(stack) else MOST_SPIES
+    return {pid: process.main for pid, process in reader.read(workers[:most]).items()}
+
+
+def _waits(
+    stacks: SpiedProcess, place: StackLocation, pid: int, tcp: proc.TcpTables
+) -> tuple[ThreadWait, ...]:
+    """Return what the thread that trains waits for outside collectives; () if that is unknown."""
+    if stacks.connects:
+        return (ThreadWait("connect", place.frame, stacks.connects),)
+    if place.doing is not Doing.USER:
+        return ()
+    peer = awaited_peer(stacks.thread or pid, tcp)
+    if peer:
+        return (ThreadWait("read", place.frame, peer),)
+    kind = ""
+    for frame in itertools.takewhile(is_library, stacks.main):
+        file = os.path.basename(line_of(frame).rpartition(":")[0])
+        kind = THREAD_WAITS.get((file, function_of(frame)), kind)
+    return (ThreadWait(kind, place.frame),) if kind else ()

@@ -1,0 +1,36 @@
+"""What forbids to read the stacks of a process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterrun.monitor import stack_reader
+from clusterrun.monitor.stack_reader import refusal
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="it takes another user")
+def test_a_rank_of_another_user_is_called_so() -> None:
+    argv = ["setpriv", "--reuid=65534", "--clear-groups", "cat"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as rank:
+        until = time.monotonic() + 60
+        while os.stat(f"/proc/{rank.pid}/environ").st_uid == 0 and time.monotonic() < until:
+            time.sleep(0.01)
+        text = refusal(rank.pid)
+        rank.kill()
+    assert "belong to another user" in text
+
+
+@pytest.mark.parametrize(("scope", "who"), [("1", "root only"), ("2", "root only"), ("3", "no process")])
+def test_the_kernels_setting_is_named_with_those_that_it_permits(
+    scope: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scope").write_text(f"{scope}\n")
+    monkeypatch.setattr(stack_reader, "_SCOPE", str(tmp_path / "scope"))
+    text = refusal(os.getpid())
+    assert f"kernel.yama.ptrace_scope is {scope}" in text and who in text
