@@ -10,7 +10,16 @@ from functools import cached_property
 
 from clusterrun.diagnosis.evidence import Backlog, Group, JobSnapshot, RankSnapshot, Record
 from clusterrun.diagnosis.remains import Remains
-from clusterrun.diagnosis.stacks import Doing, StackLocation, is_in_backward, short, waits_for_semaphore
+from clusterrun.diagnosis.stacks import (
+    GPU_WAIT,
+    SOME_WAIT,
+    TOGETHER,
+    Doing,
+    StackLocation,
+    is_in_backward,
+    short,
+    waits_for_semaphore,
+)
 from clusterrun.diagnosis.verdict import unfolded
 from clusterrun.model.frozen import frozen, replace
 
@@ -62,6 +71,7 @@ class Call:
     tag: int = 0
     line: str = ""  # where the thread that called it is; '' if the rank has left it
     missing: tuple[int, ...] = ()  # members of the group that have not begun it
+    is_of_all: bool = False  # its stack shows that all ranks take part
 
     @property
     def arguments(self) -> str:
@@ -202,8 +212,12 @@ class CallTable:
 
     @cached_property
     def is_crossed(self) -> bool:
-        """Return whether every rank that waits, waits for a rank that has not come."""
-        return bool(self.waits) and all(wait.missing for wait in self.waits)
+        """Return whether every rank that waits, waits for a rank that has not come.
+
+        Without records, ranks that are on their way from call to call look the same for a moment.
+        """
+        is_known = self.is_long_still or not self.by_stacks
+        return is_known and bool(self.waits) and all(wait.missing for wait in self.waits)
 
     @cached_property
     def awaited(self) -> set[int]:
@@ -234,6 +248,8 @@ class CallTable:
 
     def participants(self, wait: Call) -> set[int]:
         """Return the ranks that take part in a call."""
+        if wait.is_of_all:
+            return set(self.by_rank)
         return set(self.members(self.of(wait.rank), wait.group)) or {wait.rank, *wait.missing}
 
     @cached_property
@@ -303,20 +319,31 @@ class CallTable:
         return Call(rank.rank, "", 0, LOCK, line=line, missing=holder) if holder else None
 
     def _wait_by_stack(self, rank: RankSnapshot) -> Call | None:
-        """Return the collective in the stack of a rank, without a number. It waits for all ranks outside."""
+        """Return the collective in the stack of a rank, without a number.
+
+        It waits for all ranks outside. If it takes all ranks and has no root, which a rank may leave before
+        the others come, it waits for the ranks in other calls as well.
+        """
         place = rank.location
-        if place.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) or rank.state in STOPPED:
+        if place.doing not in TOGETHER or rank.state in STOPPED:
             return None
-        outside = [other.rank for other in self.ranks if self._is_outside(other)]
+        is_of_all = rank.call.is_of_all or place.doing is Doing.RENDEZVOUS
+        missing = []
+        for other in self.ranks:
+            operation = other.location.operation
+            is_elsewhere = operation not in ("", place.operation, GPU_WAIT, SOME_WAIT)
+            if self._is_outside(other) or (is_of_all and is_elsewhere and not rank.call.rooted):
+                missing.append(other.rank)
         if self.mute:
-            outside += [number for number in range(self.size) if number not in self.by_rank]
+            missing += [number for number in range(self.size) if number not in self.by_rank]
         idle = rank.process.idle
         at = rank.clock - idle if idle >= rank.process.seconds else 0.0
         root = rank.call.root if rank.call.rooted == place.operation else -1
         operation = place.operation
         if rank.call.name == "store":
             operation = f"{operation} of key {rank.call.key or rank.call.key_source}"
-        return Call(rank.rank, "", 0, operation, at=at, root=root, line=place.line, missing=tuple(outside))
+        call = Call(rank.rank, "", 0, operation, at=at, root=root, line=place.line, missing=tuple(missing))
+        return replace(call, is_of_all=is_of_all)
 
     @staticmethod
     def _is_outside(rank: RankSnapshot) -> bool:
@@ -326,7 +353,7 @@ class CallTable:
             return True
         if doing is Doing.UNKNOWN or rank.problem:
             return rank.state == "D" or rank.works
-        return doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+        return doing not in TOGETHER
 
     def _lock_holder(self, rank: RankSnapshot) -> tuple[int, ...]:
         """Return the rank that holds the lock that ``rank`` waits for, if it waits for others itself.

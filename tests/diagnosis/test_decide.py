@@ -828,7 +828,7 @@ def test_two_ranks_that_send_in_turns_are_both_reported_for_an_unanswered_call()
     assert result.message == (
         "rank 1 waits in a send or receive at train.py:12 for rank 2, in all_reduce at train.py:11 (step): "
         "either rank 2 left out the other half of a send or receive, or rank 1 made a call too many; "
-        "the records do not show which"
+        "nothing shows which"
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusterrun.diagnosis.calls import PATIENCE
 from clusterrun.diagnosis.evidence import (
     Backlog,
     ChildProcess,
@@ -628,8 +629,6 @@ def test_the_one_rank_in_a_different_collective_is_the_culprit(call: MainCall) -
             *(sampled(rank, stack=LINE, native=STORE, call=MainCall()) for rank in range(3)),
             sampled(3, stack=BARRIER),
         ),
-        (sampled(0, stack=BARRIER), sampled(1, stack=BARRIER), sampled(2, stack=BARRIER))
-        + (sampled(3, stack=RECV, call=MainCall("recv", "recv", 0)),),
         (*(sampled(rank, stack=BARRIER) for rank in range(3)), sampled(3, call=MainCall())),
         (sampled(0), sampled(1, stack=BARRIER), sampled(2, stack=BROADCAST), sampled(3, stack=BROADCAST)),
     ],
@@ -639,7 +638,6 @@ def test_the_one_rank_in_a_different_collective_is_the_culprit(call: MainCall) -
         "a work",
         "the store",
         "one past the store",
-        "a receive",
         "a subgroup",
         "three calls",
     ],
@@ -648,6 +646,44 @@ def test_nobody_is_blamed_if_stacks_do_not_decide(ranks: tuple[SeenRank, ...]) -
     diagnosis = verdict(*ranks)
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
     assert "stacks alone do not show which of them is wrong" in diagnosis.message
+
+
+def half(rank: int, name: str, peer: int, **options: Any) -> SeenRank:
+    stack = (RECV[0].replace("recv", name), *RECV[1:])
+    return sampled(rank, stack=stack, call=MainCall(name, name, peer), **options)
+
+
+@pytest.mark.parametrize(
+    "halves", [[half(3, "recv", 0)], [half(2, "recv", 1), half(3, "recv", 2)], [half(1, "recv", 0, size=2)]]
+)
+@pytest.mark.parametrize("idle", [40.0, 2.0])
+def test_a_receive_is_compared_with_the_call_that_its_peer_is_in(halves: list[SeenRank], idle: float) -> None:
+    """Ranks that wait for a rank in a receive come after it."""
+    halves = [_idle(rank, idle) for rank in halves]
+    first, size = halves[0].name.rank, halves[0].name.size
+    others = [sampled(rank, stack=BARRIER, idle=idle, size=size) for rank in range(first)]
+    diagnosis = verdict(*others, *halves)
+    peer = halves[0].snapshot.call.peer
+    assert diagnosis.culprits == ()
+    is_known = idle > PATIENCE
+    assert diagnosis.verdict is (Verdict.MISMATCH if is_known else Verdict.NOTHING)
+    either = f"either rank {peer} left out send to rank {first}, or rank {first} made a call too many"
+    assert (either in diagnosis.message) is is_known
+
+
+def _idle(rank: SeenRank, idle: float) -> SeenRank:
+    process = replace(rank.snapshot.process, idle=idle)
+    return replace(rank, snapshot=replace(rank.snapshot, process=process))
+
+
+@pytest.mark.parametrize("call", [EVERYBODY, MainCall()])
+def test_ranks_that_send_to_each_other_are_named_while_the_others_wait_in_a_collective(
+    call: MainCall,
+) -> None:
+    halves = [half(1, "send", 3), half(3, "send", 1)]
+    diagnosis = verdict(sampled(0, call=call), sampled(2, call=call), *halves)
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.MISMATCH, [(1, "n0"), (3, "n0")])
+    assert "each sends before it receives" in diagnosis.message
 
 
 def test_the_key_that_a_rank_waits_for_and_the_lines_that_set_keys_are_shown() -> None:

@@ -16,12 +16,14 @@ from functools import partial
 from clusterrun.diagnosis.calls import LOCK, CallTable
 from clusterrun.diagnosis.explain_rank import key_lines
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
-from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, MOST_FRAMES, STORE_WAIT, Doing, short
+from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, MOST_FRAMES, STORE_WAIT, short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, blame, reasons, verb_s
 
 CERTAINTY = 55
+# Without a culprit, a rule that compares the two ends of a send says more.
+UNDECIDED = 35
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
@@ -37,8 +39,6 @@ def rule(table: CallTable) -> list[Hypothesis]:
     vote = RankVote(places)
     if vote.is_unanimous or any(waits[rank].operation in (GPU_WAIT, LOCK) for rank in living):
         return []
-    if all(waits[rank].peer >= 0 for rank in living) and table.is_crossed:
-        return []  # ``circle.py`` compares their pairs.
     # In the loop of a library all ranks are in one line of the script. The library's frames tell them apart.
     is_parted = len({waits[rank].line for rank in living}) == 1
     odd: tuple[int, ...] = ()
@@ -58,7 +58,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         places.update(
             (rank, f"{places[rank]} by way of {short(frame)}") for rank, frame in _parted(table).items()
         )
-    return [Hypothesis(partial(explain_different_places, places=places), CERTAINTY, odd)]
+    certainty = CERTAINTY if odd else UNDECIDED
+    return [Hypothesis(partial(explain_different_places, places=places), certainty, odd)]
 
 
 def _parted(table: CallTable) -> dict[int, str]:
@@ -75,12 +76,7 @@ def _parted(table: CallTable) -> dict[int, str]:
 def _odd(table: CallTable, sides: Sequence[Ranks]) -> Ranks:
     """Return the ranks that differ from the largest side, if the calls of the sides can be compared."""
     vote = RankVote({rank: index for index, ranks in enumerate(sides) for rank in ranks})
-    known_of_all = [
-        rank
-        for ranks in sides
-        for rank in ranks
-        if table.of(rank).call.is_of_all or table.location(rank).doing is Doing.RENDEZVOUS
-    ]
+    known_of_all = [rank for ranks in sides for rank in ranks if table.wait_by_rank[rank].is_of_all]
     is_known = len(sides) == 2 and len(known_of_all) == sum(map(len, sides))
     lone = vote.lone()
     if lone >= 0:

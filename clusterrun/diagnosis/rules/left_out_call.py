@@ -29,7 +29,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         for rank in filter(at.__contains__, wait.missing):
             wide = table.participants(at[rank])
             # In a world of two a send takes as many ranks as a collective.
-            if narrow < wide or (narrow == wide and at[rank].sequence > 0 and not wait.sequence):
+            is_send = not (wait.sequence or wait.is_of_all)
+            if narrow < wide or (narrow == wide and is_send and (at[rank].sequence or at[rank].is_of_all)):
                 gone_on[rank] = wait
     gone_on = {rank: wait for rank, wait in gone_on.items() if wait.rank not in gone_on}
     if not gone_on:
@@ -166,6 +167,6 @@ def _either_side(table: CallTable, inside: Sequence[Call], departed: Sequence[Ca
     inside_place, departed_place = at_place(table, *inside_ranks), at_place(table, *departed_ranks)
     sentence = f"{callers} wait{verb_s(inside_ranks)} in {inside[0].named}{inside_place} for {others}, in "
     sentence += f"{departed[0].operation}{departed_place}: either {others} left out {other_half(inside[0])}, "
-    sentence += f"or {callers} made a call too many; the records do not show which"
+    sentence += f"or {callers} made a call too many; nothing shows which"
     remedy = "compare how often each of both comes to its line, and under which condition"
     return blame(table, Verdict.MISMATCH, sentence, {}, remedy)

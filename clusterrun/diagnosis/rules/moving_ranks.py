@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from clusterrun.diagnosis.calls import Call, CallTable
+from clusterrun.diagnosis.calls import Call, CallTable, roots
 from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.rules.different_sizes import size_in_bytes
@@ -25,11 +25,11 @@ _ONE_SIZE = ("all_reduce", "reduce", "broadcast")
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    awaited = table.awaited
+    awaited, late = table.awaited, roots(table.waits)
     working = [
         rank.rank
         for rank in table.ranks
-        if rank.moved or (rank.printed and not rank.meets and (not table.waits or rank.rank in awaited))
+        if rank.moved or (rank.printed and not rank.meets and (not table.waits or rank.rank in late))
     ]
     if table.end or table.stalled:
         return []

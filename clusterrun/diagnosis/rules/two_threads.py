@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from clusterrun.diagnosis.calls import CallTable
+from clusterrun.diagnosis.calls import CallTable, roots
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.printed_errors import Error
@@ -50,7 +50,7 @@ def _shared_now(table: CallTable) -> dict[str, list[int]]:
             if rank.location.doing is Doing.COLLECTIVE and rank.call.is_of_all
             if any(thread.is_of_all for thread in rank.stacks.threads)
         ]
-        return {DEFAULT_GROUP: shared} if shared and table.is_long_still and not table.awaited else {}
+        return {DEFAULT_GROUP: shared} if shared and table.is_long_still and not roots(table.waits) else {}
     ranks_by_group: dict[str, list[int]] = {}
     used_by_main = set()
     is_recorded = any(call.by_thread for call in table.calls)

@@ -42,7 +42,7 @@ _QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it lo
 
 def rule(table: CallTable) -> list[Hypothesis]:
     stuck = [] if table.end else [wait for wait in table.waits if not wait.missing]
-    if not table.end and not stuck and table.cut_links:
+    if not table.end and not stuck and (table.cut_links or not table.is_long_still):
         stuck = table.waits
     if not stuck:
         return []
