@@ -182,8 +182,8 @@ class PythonStacks:
     tasks: tuple[str, ...] = ()  # where asyncio's tasks are, ``FRAME`` or ``FRAME: ERROR`` if one failed
     # the error in whose ``except`` or ``finally`` block the main thread is, as ``FRAME: ERROR``
     handles: str = ""
-    # ``FRAME: finally``, ``FRAME: except ERROR`` or ``FRAME: __exit__ after ERROR`` for the innermost such
-    # block that the main thread is in, if ``handles`` cannot be read
+    # ``FRAME: finally``, ``FRAME: except ERROR``, ``FRAME: __exit__ after ERROR`` or ``FRAME: if RANK == …``
+    # for the innermost such block that the main thread is in, if ``handles`` cannot be read
     block: str = ""
     # what the main thread waits for in its process, then what the holder of that waits for, and so on
     waits: tuple[ThreadWait, ...] = ()

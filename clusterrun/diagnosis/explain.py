@@ -51,12 +51,15 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     if len(in_block) < len(table.living):
         for rank in in_block[:MOST_GROUPS]:
             frame, _, block = rank.stacks.block.rpartition(": ")
-            noun = block if " after " in block else f"the {block} block"
+            noun = block if " after " in block else f"the `{block}` block"
             late = ": an error that led it there is printed only after it" if block == "finally" else ""
             handling.append(f"rank {rank.rank} is in {noun} at {short(frame)}{late}")
-    culprits_in_block = {rank.rank for rank in in_block} & {culprit.rank for culprit in diagnosis.culprits}
-    if handling and culprits_in_block:
+    culprits = {culprit.rank for culprit in diagnosis.culprits}
+    blocks = [rank.stacks.block.rpartition(": ")[2] for rank in in_block if rank.rank in culprits]
+    if handling and blocks:
         remedy = "print the error before that block makes a collective, or let it make none; or "
+        if blocks[0].startswith("if "):
+            remedy = f"move the call out of the `{blocks[0]}` block; or "
         diagnosis = replace(diagnosis, remedy=remedy + diagnosis.remedy)
     evidence = (*diagnosis.evidence, *handling, *lacking, *circumstances(table))
     groups = tuple(Stacks(folded(ranks), stack) for stack, ranks in _by_stack(table)[:MOST_GROUPS])

@@ -25,6 +25,12 @@ from clusterrun.rank_hooks.clusterrun_script_source import (
 MOST_SOURCE = 2 << 20
 MOST_SETS = 4
 _EXITS = ("__exit__", "__aexit__")
+# Conditions that hold for one rank of a job. Each node has a rank with a certain local rank.
+_OF_ONE_RANK = re.compile(
+    r"(?i)(?!.*local_?rank)(?:not [\w.]*(?:rank|process_index)(?:\(\))?"
+    r"|[\w.]*(?:rank|process_index)(?:\(\))? (?:== [\w.]+|in [\[(]-1, 0[\])])"
+    r"|[\w.]*is_(?:main_process|global_zero|rank_zero|world_process_zero|main|master)(?:\(\))?)"
+)
 # The methods of mpi4py that wait for other ranks. Those of objects and those of buffers differ in case only.
 _MPI_WAITS = re.compile(
     r"(?i)barrier|bcast|(?:all)?gatherv?|scatterv?|alltoall[vw]?|(?:all)?reduce(?:_scatter)?|(?:ex)?scan"
@@ -128,10 +134,11 @@ def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> Ma
     )
 
 
-def open_block(pid: int, spied: SpiedProcess) -> str:
-    """Return ``FRAME: BLOCK`` of the innermost block that an error may have led to; '' for none.
+def open_block(pid: int, spied: SpiedProcess, meets_all: bool) -> str:
+    """Return ``FRAME: BLOCK`` of the innermost block that other ranks may not have entered; '' for none.
 
-    A look cannot read the error itself. A variable of the block's frame may hold it.
+    An error may have led to it. If the rank waits in a call that ``meets_all``, a condition on its number may
+    have. A look cannot read the error itself. A variable of the block's frame may hold it.
     """
     errors = dict(spied.errors)
     for frame in spied.main:
@@ -139,7 +146,7 @@ def open_block(pid: int, spied: SpiedProcess) -> str:
             return f"{frame}: {function_of(frame)} after {errors[frame]}"
         if is_library(frame):
             continue
-        block = block_around(parsed(pid, frame), int(line_of(frame).rpartition(":")[2]))
+        block = block_around(parsed(pid, frame), int(line_of(frame).rpartition(":")[2]), meets_all)
         if block != "finally" and frame in errors:  # in that block, or in a function that a handler called
             block = f"except {errors[frame]}"
         if block:
@@ -147,14 +154,23 @@ def open_block(pid: int, spied: SpiedProcess) -> str:
     return ""
 
 
-def block_around(tree: ast.Module, number: int) -> str:
-    """Return ``finally`` or ``except ERROR`` for the innermost such block around a line; '' for none."""
+def block_around(tree: ast.Module, number: int, with_conditions: bool = True) -> str:
+    """Return ``finally``, ``except ERROR`` or ``if RANK == …`` for the innermost block around a line.
+
+    It is '' if there is none.
+    """
     blocks = []
     for node, _ in own_nodes(_scope(tree, number)):
         if isinstance(node, ast.Try) and node.finalbody:
             blocks.append((node.finalbody, "finally"))
         elif isinstance(node, ast.ExceptHandler):
             blocks.append((node.body, f"except {ast.unparse(node.type)}" if node.type else "except"))
+        elif isinstance(node, ast.If) and with_conditions:
+            test, parts = node.test, [node.test]
+            if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+                parts = test.values
+            conditions = map(ast.unparse, parts)
+            blocks += [(node.body, f"if {text}") for text in conditions if _OF_ONE_RANK.fullmatch(text)]
     around = [
         (body[0].lineno, name)
         for body, name in blocks

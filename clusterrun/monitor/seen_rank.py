@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import os
+import re
 import time
 from collections.abc import Sequence
 
@@ -41,6 +42,7 @@ from clusterrun.monitor.stack_reader import MOST_SPIES, StackReader, loads
 from clusterrun.rank_hooks.clusterrun_witness import THREAD_WAITS
 
 MOST_WORKERS = 2
+_BETWEEN_TWO = re.compile(r"(?i)send|recv|probe")
 # Without native frames, a rank that waits for others in C++ looks as if it were in user code.
 NO_NATIVE = "its native frames could not be read"
 
@@ -68,6 +70,11 @@ def seen_rank(
     request = stacks.request
     if place.doing is Doing.RENDEZVOUS and not request.store and name.address:
         request = replace(request, store=name.address)
+    block = ""
+    if place.doing in TOGETHER:
+        # A wait in the script's own line may be for a message of one other rank.
+        meets_all = place.frame != stacks.main[0] and not _BETWEEN_TWO.search(place.operation)
+        block = within_limit(lambda: open_block(pid, stacks, meets_all), "")
     snapshot = RankSnapshot(
         rank=name.rank,
         node=node,
@@ -78,7 +85,7 @@ def seen_rank(
             threads=stacks.threads,
             waits=_waits(stacks, place, pid, tcp),
             native=stacks.native,
-            block=within_limit(lambda: open_block(pid, stacks), "") if place.doing in TOGETHER else "",
+            block=block,
             loop=loop,
         ),
         call=call,

@@ -695,7 +695,10 @@ def test_the_key_that_a_rank_waits_for_and_the_lines_that_set_keys_are_shown() -
     assert "train.py:10 sets f'w_{step}_{rank}'" in diagnosis.message
 
 
-@pytest.mark.parametrize(("block", "culprits"), [("except ValueError", [1, 3]), ("finally", []), ("", [])])
+@pytest.mark.parametrize(
+    ("block", "culprits"),
+    [("except ValueError", [1, 3]), ("if rank == odd", [1, 3]), ("finally", []), ("", [])],
+)
 def test_the_ranks_that_an_error_led_elsewhere_are_named(block: str, culprits: list[int]) -> None:
     late = []
     for number in (1, 3):

@@ -50,6 +50,29 @@ def test_the_key_is_built_from_the_variables_of_the_frame(values: dict[str, obje
     )
 
 
+@pytest.mark.parametrize(
+    ("condition", "block"),
+    [
+        ("dist.get_rank() == 0", "if dist.get_rank() == 0"),
+        ("self.rank == src and step % 10 == 0", "if self.rank == src"),
+        ("not rank", "if not rank"),
+        ("args.rank in (-1, 0)", "if args.rank in (-1, 0)"),
+        ("trainer.is_global_zero", "if trainer.is_global_zero"),
+        ("accelerator.is_main_process and save", "if accelerator.is_main_process"),
+        # These hold for several ranks.
+        ("rank", ""),
+        ("rank < 2", ""),
+        ("rank == 0 or step == 3", ""),
+        ("local_rank == 0", ""),
+        ("accelerator.is_local_main_process", ""),
+        ("rank in (0, 2)", ""),
+    ],
+)
+def test_a_block_that_one_rank_enters_is_found(condition: str, block: str) -> None:
+    tree = ast.parse(f"if {condition}:\n    save()\nelse:\n    leave()")
+    assert (block_around(tree, 2), block_around(tree, 4), block_around(tree, 2, False)) == (block, "", "")
+
+
 def test_a_line_without_one_wait_shows_no_key() -> None:
     assert store_call(ast.parse(SCRIPT), "/me/train.py:2 exchange", {}) == MainCall()
 
@@ -97,14 +120,14 @@ def test_a_variable_shows_the_kind_of_the_error(tmp_path: Path) -> None:
     inner, outer = f"{path}:5 exchange", f"{path}:13 main"
     exits = "/home/me/guard.py:9 Guard.__exit__"
     main = (inner, outer)
-    assert open_block(os.getpid(), SpiedProcess(main=main)) == f"{outer}: except ValueError"
+    assert open_block(os.getpid(), SpiedProcess(main=main), False) == f"{outer}: except ValueError"
     named = SpiedProcess(main=main, errors=((outer, "UnicodeError"),))
-    assert open_block(os.getpid(), named) == f"{outer}: except UnicodeError"
+    assert open_block(os.getpid(), named, True) == f"{outer}: except UnicodeError"
     # A handler may pass its error to a function.
     passed = SpiedProcess(main=(f"{path}:2 exchange",), errors=((f"{path}:2 exchange", "IndexError"),))
-    assert open_block(os.getpid(), passed) == f"{path}:2 exchange: except IndexError"
+    assert open_block(os.getpid(), passed, True) == f"{path}:2 exchange: except IndexError"
     guarded = SpiedProcess(main=(exits, *main), errors=((exits, "KeyError"),))
-    assert open_block(os.getpid(), guarded) == f"{exits}: __exit__ after KeyError"
+    assert open_block(os.getpid(), guarded, True) == f"{exits}: __exit__ after KeyError"
 
 
 @pytest.mark.parametrize("content", [None, "def (", "\0"])

@@ -50,10 +50,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
             odd = _odd(table, [ranks for _, ranks in RankVote(_parted(table)).sides])
             is_parted = is_parted or bool(odd)
         if not odd:
-            # Errors led these ranks to their call. The others make the usual one.
+            # Errors or a condition on their number led these ranks to their call. Others make the usual one.
             blocks = {rank.rank: rank.stacks.block for rank in table.living}
-            erring = [rank for rank, block in blocks.items() if block and not block.endswith(": finally")]
-            odd = next((ranks for ranks in sides if list(ranks) == erring), ())
+            in_block = [rank for rank, block in blocks.items() if block and not block.endswith(": finally")]
+            odd = next((ranks for ranks in sides if list(ranks) == in_block), ())
     if is_parted:
         places.update(
             (rank, f"{places[rank]} by way of {short(frame)}") for rank, frame in _parted(table).items()
