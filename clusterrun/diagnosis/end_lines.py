@@ -412,6 +412,7 @@ class EndLines:
         if (match := _EXIT_CODE.fullmatch(line.rstrip("."))) and int(match[1]):
             return end_in_words(line, 0)
         if match := _HYDRA_RANK.match(line):
+            self._tasks_are_launchers = True
             self._mpi_rank, self._mpi_node = int(match[1] or -1), match[3]
             self._mpi_process = "" if match[1] else f"process {match[2]} "
         elif (match := _HYDRA_END.match(line)) and self._mpi_node:

@@ -187,7 +187,8 @@ class JobLog:
             self.nodes[rank] = line.node
         report = self.report
         if report.hear(text) and report.rank >= 0:
-            self.nodes.setdefault(report.rank, report.host)
+            for reported, node in {**report.failed, report.rank: report.host}.items():
+                self.nodes.setdefault(reported, node)
             if self.first_rank < 0 or report.time < self._first_time:
                 self.first_rank, self._first_time = report.rank, report.time
         if report.in_traceback:

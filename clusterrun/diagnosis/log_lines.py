@@ -27,7 +27,7 @@ _ESCAPES = re.compile(
 # deepspeed's lines begin with a time and a level, which tell them from the lines of a traceback.
 _TIME = re.compile(
     r"^(?!\[[\d:., -]+\] \[(?:INFO|ERROR|WARNING)\])"
-    r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?"
+    r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]?"
 )
 # The time that a logger writes behind its name.
 _LATER_TIME = re.compile(r"^[^\d(\[]{1,40}[(\[](\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)")
@@ -42,9 +42,12 @@ _RAY = re.compile(
     r"^[\x1b*]*(?:\(\w+ pid=\d+\) (?=\())?"
     r"\((?:[\w-]+,? (?:rank=\d+, )?)?(?:rank=(\d+) )?pid=(\d+)(?:, ip=([\w.:]+))?\)\s?"
 )
-# Ray's list of workers, and a task of one in the traceback that the driver prints.
+# Ray's list of workers, and a task of one in the traceback that the driver prints, or below its message.
 _RAY_WORKER = re.compile(r"ip=([\w.:]+), pid=(\d+)\) world_rank=(\d+)")
-_RAY_TASK = re.compile(r"ray::\S+ ?\(pid=(\d+), ip=([\w.:-]+)")
+_RAY_TASKS = (
+    re.compile(r"ray::\S+ ?\(pid=(?P<pid>\d+), ip=(?P<ip>[\w.:-]+)"),
+    re.compile(r"^Memory on the node \(IP: (?P<ip>[\w.:-]+?),.*\bpid=(?P<pid>\d+)"),
+)
 _NCCL = re.compile(r"^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] (?:\S+ )?NCCL ")
 # Names that loggers give to the message and the level of a record, and to its rank.
 _MESSAGE_KEYS = ("message", "msg", "event")
@@ -82,7 +85,8 @@ _REPORT = re.compile(
 )
 # A beginning on the same line after a progress bar, or after another process's line without an end.
 _INNER_START = re.compile(
-    r"(?<=\S)(?=Traceback \(most recent call last\)|\s*\[rank\d+\]:|terminate called after throwing )"
+    r"(?<=\S)(?<!\d\]:)(?=Traceback \(most recent call last\)|\s*\[rank\d+\]:"
+    r"|terminate called after throwing )"
     # The line of a shell behind a progress bar.
     r"|(?:(?<=[\])])|\s[-\\|/])(?=(?:Killed|Terminated)$)"
     # Lines that were joined with the spaces behind them.
@@ -220,8 +224,8 @@ class LineSplitter:
             self._header = self._header if text[0].isspace() else None
         if worker := _RAY_WORKER.search(text):
             self._ray_ranks[worker[1], worker[2]] = int(worker[3])
-        elif task := _RAY_TASK.search(text):
-            self._ray_task = (self._ray_ranks.get((task[2], task[1]), -1), task[2])
+        elif task := next(filter(None, (pattern.search(text) for pattern in _RAY_TASKS)), None):
+            self._ray_task = (self._ray_ranks.get((task["ip"], task["pid"]), -1), task["ip"])
         elif not text:
             self._ray_task = (-1, "")
         source = source or (str(rank) if rank >= 0 else node)

@@ -127,7 +127,7 @@ class LogProcess:
             if _GOES_ON.search(text):
                 self.places[-1] = replace(self.places[-1], goes_on=True)
             self._is_after_error = False
-        if self.listener.errors[-1:] != before and place.rank >= 0:
+        if self.listener.errors[-1:] != before and (place.rank >= 0 or place.node):
             # The line belongs to the newest error: a driver of Ray prints which worker it is of.
             self.places[-1] = replace(self.places[-1], rank=place.rank, node=place.node)
         if is_source:

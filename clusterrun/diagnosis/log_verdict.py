@@ -39,6 +39,8 @@ from clusterrun.diagnosis.log_process import (
     EXCEPTION_LINE,
     FINISHED,
     NUMBER,
+    STEP,
+    STEPS_AFTER_SURVIVED,
     WARNING,
     LogError,
     is_alike,
@@ -116,8 +118,11 @@ _WATCHDOG = re.compile(r"watchdog .*terminated with exception")
 # A trainer or a launcher says that all is done.
 _ENDED_WELL = re.compile(
     rf"{FINISHED.pattern}|'train_runtime': |\bmax_(?:epochs|steps)=\d+` reached|\bexit(?:s|ed) successfully"
+    r"|\bSignaling Trainer to stop"
     r"|\bWorkerState\.SUCCEEDED\b"
 )
+# The last line of a script that has ended.
+_DONE = re.compile(r"(?i)(?:all )?done\b(?! \w+ing\b)")
 # An error between two ranks, either of which may be wrong.
 _BETWEEN = re.compile(r"mismatch between collectives")
 # The ranks that such a message, or one about a shared GPU, names.
@@ -142,7 +147,8 @@ _MEMORY_REMEDY = (
 _REMEDIES = {
     EndKind.NODE: "sinfo -R shows why; submit again with --exclude for that node",
     EndKind.MEMORY: _MEMORY_REMEDY,
-    EndKind.START: "correct the command, or load its environment before it (module load, source …/activate)",
+    EndKind.START: "correct the command, load its environment before it (module load, source …/activate), or"
+    " put it where every node sees it",
     EndKind.CONTAINER: "start the image once by hand (enroot import, apptainer exec): name, access, mounts",
     EndKind.SIGNAL: "run once with PYTHONFAULTHANDLER=1 to see the line; dmesg on the node shows faults",
     EndKind.EXIT: "see what that rank printed last; srun -l and torchrun --tee 3 mark lines with the rank",
@@ -448,9 +454,17 @@ class _LogVerdict:
 
     def _without_failure(self, message: str) -> Diagnosis:
         """Return the diagnosis of a log without a failure: all is well if it says that the run finished."""
-        if any(map(_ENDED_WELL.search, self._last_lines)):
-            message += ", and it says that the run finished"
-            return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
+        steps: list[str] = []
+        for number, (_, _, text) in enumerate(reversed(self._log.tail)):
+            line = text.strip()[:300]
+            says_end = _ENDED_WELL.search(line) or (line in self._log.last_lines[-1:] and _DONE.match(line))
+            # Ranks whose lines come late may print a step behind it.
+            if says_end and number < LINES_BEFORE and len(steps) < STEPS_AFTER_SURVIVED:
+                message += f", and it says that the run finished: {line}"
+                return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
+            steps += [line] if STEP.search(line) else []
+        if steps:
+            message += f"; the last progress is: {steps[0]}"
         return _undetermined(message, self._last_lines)
 
     def _suspects(self, before: int = sys.maxsize) -> list[LogError]:
@@ -547,7 +561,8 @@ class _LogVerdict:
         lines_after_nccl = first.order - self._log.nccl_failed if self._log.nccl_failed else 0
         # What an operation that failed should have received may be garbage.
         follows_nccl = 0 < lines_after_nccl < LINES_TO_EXCEPTION and not root
-        follows_nccl = follows_nccl and not is_of_communication(error)
+        is_of_hardware = error.row is not None and error.row.hardware
+        follows_nccl = follows_nccl and not (is_of_communication(error) or is_of_hardware)
         is_first_unmarked = self._log.first_rank >= 0 and ranks and self._log.first_rank not in ranks
         is_asked = ASKED_TO_END.match(error.text) is not None
         waits = error.row is not None and error.row.verdict is Verdict.NEVER_ARRIVED
@@ -724,8 +739,9 @@ class _LogVerdict:
         is_of_script = end.words.startswith(OF_SCRIPT)
         if not (ranks or node or is_of_script) and ended and end.kind in NOT_STARTED:
             ranks, node = _ended_alike(ended, self._all_ends)
-        elif not ranks and ended and end.kind is EndKind.MEMORY:
-            ranks, node = ended.ranks, ended.node
+        elif not ranks and end.kind is EndKind.MEMORY:
+            ended = next((other for other in self._all_ends if _names_victim(other, node)), None)
+            ranks, node = (ended.ranks, ended.node) if ended else (ranks, node)
         is_whole_job = end.kind.value >= EndKind.TIME_LIMIT.value
         culprits: tuple[Culprit, ...] = ()
         if not is_whole_job:
@@ -778,9 +794,9 @@ class _LogVerdict:
         return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), _remedy(end.kind, message))
 
     def _did_not_go_on(self, end: EndLine) -> bool:
-        """Return whether nothing ran after a command that could not be started."""
+        """Return whether nothing ran after a command that could not be started, but ranks that missed it."""
         return not self._log.has_steps_after(end.order) and not any(
-            log_error.order > end.order for log_error in self._errors
+            entry.order > end.order and not is_of_communication(entry.error) for entry in self._errors
         )
 
     def _ended_without_exception(self) -> EndLine | None:
@@ -813,6 +829,12 @@ def foreign(remedy: str) -> str:
     for pattern, replacement in _FOREIGN:
         remedy = pattern.sub(replacement, remedy)
     return remedy
+
+
+def _names_victim(end: EndLine, node: str) -> bool:
+    """Return whether a line tells which process ended by itself, on ``node`` if it is not ''."""
+    is_on_node = not node or end.node in ("", node)
+    return end.kind in (EndKind.EXIT, EndKind.SIGNAL) and bool(end.ranks or end.node) and is_on_node
 
 
 def _ended_alike(ended: EndLine, ends: Sequence[EndLine]) -> tuple[tuple[int, ...], str]:

@@ -15,6 +15,7 @@ from clusterrun.diagnosis.known_errors import (
 )
 from clusterrun.diagnosis.stacks import Doing, function_of, is_library, line_of, location, short
 from clusterrun.diagnosis.torchrun_report import TorchrunReport
+from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import frozen, replace
 
 MOST = 400
@@ -67,7 +68,10 @@ _THROWN = re.compile(r"^terminate called after throwing an instance of '(.*)'")
 _WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
 _USAGE = re.compile(r"^\s*usage: ", re.IGNORECASE)
 _MISUSED = re.compile(r"^(?:\S+: )?error: ", re.IGNORECASE)
-_IGNORED = re.compile(r"^(?:Exception ignored in|Error in atexit\._run_exitfuncs|--- Logging error ---)")
+# A logger shows behind its own error where it was called.
+_IGNORED = re.compile(
+    r"^(?:Exception ignored in|Error in atexit\._run_exitfuncs|--- Logging error ---|Call stack:$)"
+)
 # A program prints this hint if it printed a message instead of a traceback.
 _TRACE_HINT = re.compile(r"(?i)set the environment variable \w+=\S+ for a complete")
 _HINT = re.compile(_TRACE_HINT.pattern + r"|(?:for more|see) .*--help|try .*--help")
@@ -95,8 +99,9 @@ _OF_AN_END = re.compile(
     r"|Original Traceback|The above exception|During handling|\[\d+\]:$|File \"|\S+ NCCL |\S+:\d+:\d+ \[\d+\]"
 )
 _NUMBER = re.compile(r"\d+")
-# Lines of NCCL, or of HCCL, below the line of an exception.
-_OF_NCCL = re.compile(r"nccl|Last error:|\[ERROR\] |E[A-Z]\d{4}: ")
+# Messages of several lines, and their lines below the first one: of NCCL, of HCCL, or of Ray.
+_HAS_MORE = re.compile(r"CCL error in|killed due to the node running low on memory")
+_OF_MESSAGE = re.compile(r"nccl|Last error:|\[ERROR\] |E[A-Z]\d{4}: |Memory on the node \(IP: ")
 # Numbers of Ray, which stand before the process and the reason of its end.
 _RAY_IDS = re.compile(r"\b(?:RayTask|Worker|Node|Job|Actor) ID: [0-9a-f]{8,} ?")
 _SPACES = re.compile(r"\s{3,}")
@@ -547,7 +552,7 @@ class _Reader:
             if not goes_on or is_of_other:
                 text = _around(row.pattern, _RAY_IDS.sub("", text.strip()))
                 self._append(replace(self._error(at, text), row=row, ends=bool(what and self._thrown)))
-                self._continued = MOST_CONTINUED if "CCL error in" in text else 0
+                self._continued = MOST_CONTINUED if _HAS_MORE.search(text) else 0
 
     # --- tracebacks ---
 
@@ -612,7 +617,7 @@ class _Reader:
             error = replace(error, frame="")
         last = self._newest()
         link, self._link = self._link, ""
-        reported = error.origin >= 0 and last is not None and last.origin < 0 and at - last.at <= SAME_DUMP
+        reported = error.origin >= 0 and last is not None and last.origin < 0
         # The text of an old mp.spawn's exception is empty, until the exception of its process follows.
         is_empty = last is not None and last.more.startswith(_IN_PROCESS) and last.text.rstrip().endswith(":")
         wraps = last is not None and (is_empty or _WRAPS.search(last.text))
@@ -653,8 +658,8 @@ class _Reader:
             return True
         wrapper = text.startswith("-- Process ")
         is_other = "%|" in text or _LOGGED.match(text)
-        is_of_nccl = "CCL error in" in last.text and _OF_NCCL.match(text) is not None
-        goes_on = text[0].isspace() or announces or is_item or is_of_nccl
+        is_of_message = _HAS_MORE.search(last.text) is not None and _OF_MESSAGE.match(text) is not None
+        goes_on = text[0].isspace() or announces or is_item or is_of_message
         goes_on = goes_on and any(map(str.isalnum, text)) and not is_other
         if wrapper or _WRAPS.search(last.text) or not goes_on:
             self._continued = 0
@@ -730,6 +735,8 @@ def _scope(frame: str) -> tuple[str, str]:
 
 def _of_chain(before: KnownError | None, error: KnownError | None) -> KnownError | None:
     is_of_disk = before is not None and before.shared and not (error and error.shared)
-    if before is not None and (before.consequence or is_of_disk):
+    # Ranks that do not meet say less than why.
+    is_met = error is not None and error.verdict is Verdict.NEVER_ARRIVED
+    if before is not None and (before.consequence or is_of_disk or is_met):
         return before
     return error if error is not None and not error.consequence else before

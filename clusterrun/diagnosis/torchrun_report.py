@@ -26,16 +26,16 @@ class TorchrunReport:
         self._is_open = self._is_listing = False
         # The log lacks the lines above the section of a rank. The last section is that of the first failure.
         self._is_cut = False
-        # Ranks that the report lists above the first one that failed.
-        self.failed: list[int] = []
+        # Ranks that the report lists above the first one that failed, and their nodes.
+        self.failed: dict[int, str] = {}
 
     def hear(self, line: str) -> str:
         """Read one line. Return ``rank`` or ``ended`` if the line completed that field, else ''."""
         if line.startswith(_OTHERS):
-            self.failed, self._is_listing = [], True
+            self.failed, self._is_listing = {}, True
         elif self._is_listing and (field := _FIELD.match(line)) and not line.startswith(_BEGINNING):
             if field[1] == "rank" and _NUMBER.fullmatch(field[2]):
-                self.failed.append(int(field[2]))
+                self.failed[int(field[2])] = self.host
             elif field[1] == "host":
                 self.host = field[2]
         elif line.startswith(_BEGINNING):

@@ -1428,3 +1428,127 @@ def test_a_program_that_mpiexec_could_not_start_counts_before_the_ranks_it_kille
     killed = ["=   RANK 2 PID 77 RUNNING AT gx3", "=   KILLED BY SIGNAL: 9 (Killed)"]
     diagnosis = diagnosed(lost, *killed)
     assert "/x/fit" in diagnosis.message and "gx4" in str(diagnosis)
+
+
+def marked(mark: str, *lines: str) -> list[str]:
+    return [mark + line for line in lines]
+
+
+def test_a_checkpoint_that_fails_in_one_rank_is_the_failure_of_that_rank() -> None:
+    """torch raises the exception in all ranks. Their lines are mixed, and the mark has no space behind it."""
+    trace = [
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 12, in <module>',
+        "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([9])",
+        "Traceback (most recent call last): (RANK 9)",
+        *['  File "/env/lib/python3.12/site-packages/torch/checkpoint.py", line 4, in write'] * 20,
+        "OSError: [Errno 122] Disk quota exceeded: 'step-60/__9_0.distcp'",
+    ]
+    ranks_of_node = (0, 4, 9)
+    lines = [f"[rank{rank}]:{line}" for line in trace for rank in ranks_of_node]
+    report = [
+        f"Failures:\n[{rank}]:\n  host      : n2\n  rank      : {rank} (local_rank: 1)" for rank in (4, 9)
+    ]
+    first = "Root Cause (first observed failure):\n  host      : n1\n  rank      : 0 (local_rank: 0)"
+    diagnosis = diagnosed(*lines, *"\n".join((*report, first, "  exitcode  : 1")).split("\n"))
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(9, "n2")]
+    assert "Disk quota exceeded" in diagnosis.message and "train.py:12" in diagnosis.message
+
+
+def test_the_node_on_which_ray_killed_a_task_is_named_and_not_that_of_its_caller() -> None:
+    lines = [
+        EXCEPTION[0],
+        "ray.exceptions.RayTaskError(OutOfMemoryError): ray::_Inner.train() (pid=68, ip=10.4.0.10)",
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+        "Memory on the node (IP: 10.4.0.13, ID: 5c1e) where the task (pid=7003) was running was 239GB",
+        "2026-01-08 12:22:05,300\tERROR tune.py:1037 -- Trials did not complete",
+    ]
+    diagnosis = diagnosed(*lines)
+    assert [culprit.node for culprit in diagnosis.culprits] == ["10.4.0.13"]
+    assert "239GB" in diagnosis.message and "Trials" not in diagnosis.message
+
+
+def test_a_proxy_of_mpiexec_that_ends_later_did_not_run_out_of_memory() -> None:
+    diagnosis = diagnosed(
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=8.0.",
+        "=   PID 88199 RUNNING AT k22",
+        "=   EXIT CODE: 9",
+        "srun: error: k23: task 1: Exited with exit code 7",
+    )
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(-1, "k22")]
+
+
+def test_a_broken_gpu_is_no_consequence_of_a_collective_that_timed_out() -> None:
+    diagnosis = diagnosed(
+        "[rank1]:[E ProcessGroupNCCL.cpp:1] Some NCCL operations have failed or timed out.",
+        *marked(
+            "[rank4]: ", *EXCEPTION[:-1], "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+        ),
+    )
+    assert diagnosis.verdict is Verdict.CRASHED and "exclude" in diagnosis.remedy
+
+
+def test_the_place_of_a_message_that_a_logger_could_not_write_is_no_error() -> None:
+    diagnosis = diagnosed(
+        "--- Logging error ---",
+        *EXCEPTION[:-1],
+        "OSError: [Errno 5] Input/output error",
+        "Call stack:",
+        '  File "/home/eve/log.py", line 9, in <module>',
+        "Message: 'saving'",
+        *EXCEPTION,
+    )
+    assert "ValueError: batch 7" in diagnosis.message and "log.py" not in str(diagnosis)
+
+
+def test_a_host_that_is_not_known_explains_why_ranks_did_not_meet() -> None:
+    diagnosis = diagnosed(
+        *EXCEPTION[:-1],
+        "ValueError: host not found: Name or service not known",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        *EXCEPTION[:-1],
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection has failed.",
+    )
+    assert diagnosis.verdict is Verdict.CRASHED and "DNS" in diagnosis.remedy
+
+
+def test_a_program_that_a_node_lacks_explains_that_the_others_wait_for_it() -> None:
+    diagnosis = diagnosed(
+        "slurmstepd: error: execve(): /scratch/bin/torchrun: No such file or directory",
+        "srun: error: g7: task 0: Exited with exit code 2",
+        *EXCEPTION[:-1],
+        "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms.",
+        "srun: error: g8: task 1: Exited with exit code 1",
+    )
+    assert "/scratch/bin/torchrun" in diagnosis.message
+    assert [culprit.node for culprit in diagnosis.culprits] == ["g7"]
+
+
+EARLY_STOP = "Monitored metric val_loss did not improve in the last 3 records. Signaling Trainer to stop."
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "fact"),
+    [
+        (
+            [EARLY_STOP, "Epoch 8, step 18: not in top 1", *["| test_acc | 0.88 |"] * 9],
+            Verdict.NOTHING,
+            EARLY_STOP,
+        ),
+        (
+            [EARLY_STOP, *[f"step {number} loss 2" for number in range(5)]],
+            Verdict.UNDETERMINED,
+            "step 4 loss 2",
+        ),
+        (["step 8 loss 2", "All done."], Verdict.NOTHING, "All done."),
+        (["step 8 loss 2", "Done loading weights"], Verdict.UNDETERMINED, "step 8 loss 2"),
+        (["Done.", "NCCL INFO Init"], Verdict.UNDETERMINED, "no error"),
+    ],
+)
+def test_a_log_without_an_error_shows_its_end_or_its_last_progress(
+    lines: list[str], verdict: Verdict, fact: str
+) -> None:
+    diagnosis = diagnosed(*lines)
+    assert diagnosis.verdict is verdict and fact in diagnosis.message
