@@ -88,7 +88,7 @@ def _run(argv: list[str], seconds: float) -> tuple[str, str]:
         for stream in (process.stdout, process.stderr):
             if stream:
                 stream.close()
-        return "", f"{os.path.basename(argv[0])} gave no answer within {seconds:g} s"
+        return "", f"{os.path.basename(argv[0])} gave no answer within {seconds:.0f} s"
     lines = err.strip().splitlines() or [f"exit code {process.returncode}"]
     return out, lines[0] if process.returncode else ""
 

@@ -81,7 +81,7 @@ class JobLooker:
             observed.append(seen_rank(look, self._node, length, self._reader, tcp))
         observed = with_flight_records(observed, settled, servers)
         launchers = tuple(self._launcher(process, bool(observed)) for process in self._processes.launchers)
-        problems = list(self._reader.problems)
+        problems = self._reader.problems
         if self._processes.unreadable:
             pids = self._processes.unreadable
             problems.append(f"the variables of {len(pids)} processes cannot be read: {refusal(pids[0])}")

@@ -41,15 +41,18 @@ _NO_TRACES, _FILTERED = "Failed to get stack traces", "2"
 class StackReader:
     """Read stacks with the py-spy beside a process's interpreter, or the one on ``path``.
 
-    ``problems`` are the reasons for which stacks could not be read, in order. ``problem_by_pid`` has the last
-    reason for each process.
+    ``problem_by_pid`` has the reason for each process that could not be read the last time.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._until = time.monotonic() + ALL_SPIES_SECONDS
-        self.problems: dict[str, None] = {}
         self.problem_by_pid: dict[int, str] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """The different reasons, without the one for processes that are no Python."""
+        return [problem for problem in dict.fromkeys(self.problem_by_pid.values()) if problem != NO_PYTHON]
 
     def read(self, pids: Sequence[int], native: bool = False) -> dict[int, SpiedProcess]:
         """Return the stacks of each process; an empty value if they could not be read.
@@ -82,21 +85,23 @@ class StackReader:
             return SpiedProcess()
         program = spy_program(pid, self._path)
         if not program:
-            self._note(pid, NOT_INSTALLED)
+            self.problem_by_pid[pid] = NOT_INSTALLED
             return SpiedProcess()
         text, problem = spy_dump(program, pid, _NATIVE if native else _NONBLOCKING, seconds)
         if _NO_INTERPRETER in problem and loads(pid, b"-packages/"):
             return SpiedProcess(main=(ENDED_PYTHON,))
-        if problem and proc.find_alive(pid):
-            self._note(pid, refusal(pid) if is_denied(problem, pid) else f"py-spy: {problem}")
+        if not problem:
+            self.problem_by_pid.pop(pid, None)
+        elif proc.find_alive(pid):
+            self.problem_by_pid[pid] = _reason(problem, pid)
         return read_spied(text, thread_numbers(pid)) if text else SpiedProcess()
 
-    def _note(self, pid: int, problem: str) -> None:
-        if _NO_PYTHON in problem:
-            problem = NO_PYTHON
-        else:
-            self.problems.setdefault(problem)
-        self.problem_by_pid[pid] = problem
+
+def _reason(problem: str, pid: int) -> str:
+    """Return why py-spy, which reported ``problem``, could not read a process."""
+    if _NO_PYTHON in problem:
+        return NO_PYTHON
+    return refusal(pid) if is_denied(problem, pid) else f"py-spy: {problem}"
 
 
 def loads(pid: int, part: bytes) -> bool:

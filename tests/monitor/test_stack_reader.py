@@ -34,3 +34,15 @@ def test_the_kernels_setting_is_named_with_those_that_it_permits(
     monkeypatch.setattr(stack_reader, "_SCOPE", str(tmp_path / "scope"))
     text = refusal(os.getpid())
     assert f"kernel.yama.ptrace_scope is {scope}" in text and who in text
+
+
+def test_a_problem_counts_until_a_later_read_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [("", "no answer"), ("[]", ""), ("", "no answer")]
+    monkeypatch.setattr(stack_reader, "spy_program", lambda pid, path: "/bin/py-spy")
+    monkeypatch.setattr(stack_reader, "spy_dump", lambda *arguments: answers.pop(0))
+    reader = stack_reader.StackReader("/bin")
+    problems = []
+    for _ in range(3):
+        reader.read([os.getpid()])
+        problems.append(reader.problems)
+    assert problems == [["py-spy: no answer"], [], ["py-spy: no answer"]]
