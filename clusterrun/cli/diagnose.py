@@ -17,7 +17,8 @@ from clusterrun.cli.shell_complete import json_option, runs
 from clusterrun.cli.terminal import renew_line
 from clusterrun.diagnosis.hypothesis import certainty_in_words
 from clusterrun.diagnosis.stacks import function_of, is_library, line_of, short
-from clusterrun.diagnosis.verdict import Diagnosis, Stacks, Verdict, unfolded
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict, ranks_in_words, unfolded
+from clusterrun.model import hostlist
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
@@ -222,17 +223,29 @@ def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
 def lines(diagnosis: Diagnosis) -> list[str]:
     lines_shown = [f"{diagnosis.verdict.value}: {diagnosis.message}"]
     many = "s" if len(diagnosis.culprits) > 1 else ""
-    culprits = []
-    for culprit in diagnosis.culprits:
-        rank = f"rank {culprit.rank}" if culprit.rank >= 0 else ""
-        place = " on ".join(filter(None, (rank, culprit.node)))
-        culprits.append(": ".join(filter(None, (place, culprit.why))))
+    culprits = _culprits(diagnosis)
     lines_shown += _part(f"culprit{many}", culprits)
     certainty = certainty_in_words(diagnosis.certainty, diagnosis.verdict is Verdict.CRASHED)
     lines_shown += _part("certainty", [certainty] if certainty and culprits else [])
     lines_shown += _part("evidence", list(diagnosis.evidence))
     lines_shown += _part("stacks", [line for group in diagnosis.groups for line in _stack(group)])
     return lines_shown + _part("remedy", [diagnosis.remedy] if diagnosis.remedy else [])
+
+
+def _culprits(diagnosis: Diagnosis) -> list[str]:
+    """Return a line for the culprits of each reason, without a reason that the page's first line gives."""
+    groups: dict[tuple[str, bool, bool], list[Culprit]] = {}
+    for culprit in diagnosis.culprits:
+        key = (culprit.why, culprit.rank >= 0, bool(culprit.node))
+        groups.setdefault(key, []).append(culprit)
+    lines_shown = []
+    for (why, has_rank, _), group in groups.items():
+        ranks = ranks_in_words(culprit.rank for culprit in group) if has_rank else ""
+        nodes = hostlist.fold(tuple(dict.fromkeys(culprit.node for culprit in group)))
+        place = " on ".join(filter(None, (ranks, nodes)))
+        reason = "" if place and why in diagnosis.message else why
+        lines_shown.append(": ".join(filter(None, (place, reason))))
+    return lines_shown
 
 
 def _part(name: str, items: list[str]) -> list[str]:

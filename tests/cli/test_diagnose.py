@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.cli.diagnose import lines
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from tests.cli.conftest import CommandLine
 from tests.coordinator.runs import until
 
@@ -89,6 +91,15 @@ def test_the_text_shows_the_verdict_first_and_the_users_own_lines(waiting: Comma
     assert lines[1:3] == ["", "evidence"]
     assert '      train.py:12 (step)   time.sleep(0 if "end" in sys.argv else 600)' in lines
     assert "  2 ranks: 0-1" in lines
+
+
+def test_culprits_with_one_reason_share_a_line_that_does_not_repeat_the_first_line() -> None:
+    first, stopped = "ranks 0-2 failed: KeyError: 'x'", "it is stopped"
+    nodes = {0: "n0", 1: "n0", 2: ""}
+    failed = [Culprit(rank, node, "KeyError: 'x'") for rank, node in nodes.items()]
+    culprits = (*failed, Culprit(3, "n1", stopped), Culprit(4, "n2", stopped))
+    shown = lines(Diagnosis(Verdict.CRASHED, first, culprits))
+    assert shown[2:] == ["culprits", "  ranks 0-1 on n0", "  rank 2", "  ranks 3-4 on n[1-2]: it is stopped"]
 
 
 def test_a_rank_that_is_stopped_is_named_by_its_node(waiting: CommandLine) -> None:
