@@ -204,7 +204,7 @@ class MainCall:
     name: str = ""
     function: str = ""  # the call of torch.distributed that it failed in, or is in; '' if unknown
     peer: int = -1
-    tag: int = 0
+    tag: int = 0  # -1: any, or unknown
     posts: tuple[PostedOp, ...] = ()
     key: str = ""
     key_source: str = ""  # the source of ``key``, which may be no text of plain variables

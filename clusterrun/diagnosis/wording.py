@@ -26,6 +26,12 @@ def verb_s(ranks: Collection[object]) -> str:
     return "s" if len(ranks) == 1 else ""
 
 
+def more_is_seen(table: CallTable) -> str:
+    """Return how to see more than stacks; '' for calls of MPI, which torch does not record."""
+    is_mpi = any(rank.location.operation.startswith("MPI_") for rank in table.ranks)
+    return MORE_IS_SEEN if table.by_stacks and not is_mpi else ""
+
+
 def at_place(table: CallTable, *ranks: int) -> str:
     """Return `` at train.py:33 (step)`` if all ``ranks`` are in one line."""
     line = table.line(*ranks)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.diagnosis.spied_process import SpiedProcess
-from clusterrun.diagnosis.stacks import Doing, is_in_python, location
+from clusterrun.diagnosis.stacks import ENDED_PYTHON, Doing, is_in_python, location
 from clusterrun.model.frozen import frozen
 from clusterrun.monitor.job_processes import RankProcess, within_limit
 from clusterrun.monitor.process_sample import used
@@ -79,7 +79,7 @@ class RankLook:
     def may_be_in_torch(self) -> bool:
         """Whether its thread stands in user code, and may wait in native code that no Python frame shows."""
         stack = self.last.main
-        if location(stack).doing is not Doing.USER or is_in_python(stack):
+        if location(stack).doing is not Doing.USER or is_in_python(stack) or stack == (ENDED_PYTHON,):
             return False
         return not (self.is_still and self.after.waits_in.startswith(_NOT_OF_TORCH))
 

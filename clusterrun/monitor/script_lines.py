@@ -31,11 +31,6 @@ _OF_ONE_RANK = re.compile(
     r"|[\w.]*(?:rank|process_index)(?:\(\))? (?:== [\w.]+|in [\[(]-1, 0[\])])"
     r"|[\w.]*is_(?:main_process|global_zero|rank_zero|world_process_zero|main|master)(?:\(\))?)"
 )
-# The methods of mpi4py that wait for other ranks. Those of objects and those of buffers differ in case only.
-_MPI_WAITS = re.compile(
-    r"(?i)barrier|bcast|(?:all)?gatherv?|scatterv?|alltoall[vw]?|(?:all)?reduce(?:_scatter)?|(?:ex)?scan"
-    r"|[sr]?send|m?recv|sendrecv|m?probe|wait(?:all|any|some)?"
-)
 
 
 def parsed(pid: int, frame: str) -> ast.Module:
@@ -80,7 +75,7 @@ def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> s
     return f"{condition} ({assignments[:MOST_OF_A_KEY]})" if assignments else condition
 
 
-def _calls(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:
+def calls_in_line(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:
     """Return the calls in the line of a frame, with the names of their functions."""
     number = int(line_of(frame).rpartition(":")[2])
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
@@ -91,15 +86,9 @@ def _calls(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:
     ]
 
 
-def mpi_call(tree: ast.Module, frame: str) -> tuple[str, ...]:
-    """Return the function of MPI that the line of a frame calls by mpi4py; () if it is not the only one."""
-    names = [name for name, _ in _calls(tree, frame) if _MPI_WAITS.fullmatch(name)]
-    return (f"MPI_{names[0].capitalize()}",) if len(names) == 1 else ()
-
-
 def passes_no_group(tree: ast.Module, frame: str, function: str, place: int) -> bool:
     """Return whether a frame calls ``function`` without argument number ``place``, a process group."""
-    calls = [call for name, call in _calls(tree, frame) if name == function]
+    calls = [call for name, call in calls_in_line(tree, frame) if name == function]
     return len(calls) == 1 and not (
         len(calls[0].args) > place
         or any(isinstance(argument, ast.Starred) for argument in calls[0].args)
@@ -115,7 +104,7 @@ def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> Ma
     path, ways = line_of(frame).rpartition(":")[0], [way.strip(".(") for way in STORE_WAITS]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
     owned = [(node, node.func) for node in calls if isinstance(node.func, ast.Attribute)]
-    in_line = [call for _, call in _calls(tree, frame)]
+    in_line = [call for _, call in calls_in_line(tree, frame)]
     waits = [(node, owner) for node, owner in owned if owner.attr in ways and node in in_line]
     if len(waits) != 1:
         return MainCall()

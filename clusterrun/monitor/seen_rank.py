@@ -28,11 +28,11 @@ from clusterrun.diagnosis.stacks import (
 )
 from clusterrun.model.frozen import replace
 from clusterrun.monitor.job_processes import within_limit
+from clusterrun.monitor.mpi_lines import mpi_call
 from clusterrun.monitor.process_sample import awaited_peer, read_sample
 from clusterrun.monitor.rank_look import RankLook, kernel_time
 from clusterrun.monitor.script_lines import (
     loop_around,
-    mpi_call,
     open_block,
     parsed,
     passes_no_group,
@@ -58,8 +58,12 @@ def seen_rank(
     tree = ast.Module([], [])
     if place.frame and place.doing in (Doing.USER, Doing.COLLECTIVE):
         tree = within_limit(lambda: parsed(pid, place.frame), tree)
-    if place.doing is Doing.USER and place.frame == stacks.main[0] and loads(pid, b"/mpi4py/"):
-        stacks = replace(stacks, native=stacks.native or mpi_call(tree, place.frame))
+    may_be_in_mpi = place.doing is Doing.USER or place.operation.startswith("MPI_")
+    if may_be_in_mpi and place.frame == stacks.main[0] and loads(pid, b"/mpi4py/"):
+        scripts = {frame.partition(":")[0]: frame for frame in stacks.main if not is_library(frame)}
+        trees = within_limit(lambda: [parsed(pid, frame) for frame in scripts.values()], [tree])
+        native, call = mpi_call(trees, place.frame, dict(stacks.values), name.rank, name.size)
+        stacks = replace(stacks, native=stacks.native or native)
         place = location(stacks.main, stacks.native)
     if place.frame and place.doing is Doing.USER:
         loop = loop_around(tree, place.frame, dict(stacks.values))

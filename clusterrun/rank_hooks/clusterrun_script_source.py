@@ -21,7 +21,7 @@ ROOT_PLACES.update({"broadcast_object_list": 1, "scatter_object_list": 2})
 VALUES = (ast.Name, ast.Load, ast.Constant, ast.IfExp, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp)
 SIGNS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.boolop, ast.Not, ast.USub)
 # The nodes of an expression that ``evaluate`` computes. It runs no code of the user.
-PLAIN = (*VALUES, *SIGNS, ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.FloorDiv)
+PLAIN = (*VALUES, *SIGNS, ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.FloorDiv, ast.BitXor)
 NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 ROOT_FRAMES = 8
 ROOT_LINES = 60

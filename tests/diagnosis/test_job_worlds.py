@@ -13,6 +13,7 @@ from clusterrun.diagnosis.evidence import (
     ChildProcess,
     GroupRequest,
     MainCall,
+    PostedOp,
     ProcessSample,
     PythonStacks,
     RankSnapshot,
@@ -717,6 +718,62 @@ def test_the_root_of_a_broadcast_waits_for_the_culprit_and_others_have_left_it()
     assert blamed(verdict(sampled(0, stack=BROADCAST, call=root), *others)) == [(2, "n0")]
     receives = replace(root, root=3)
     assert blamed(verdict(sampled(0, stack=BROADCAST, call=receives), *others)) == []
+
+
+def in_mpi(rank: int, function: str, root: int = -1) -> SeenRank:
+    rooted = function if root >= 0 else ""
+    call = MainCall(function=function, rooted=rooted, root=root, is_of_all=True)
+    return sampled(rank, stack=(f"/home/me/{function}.py:9 step",), native=(function,), call=call)
+
+
+@pytest.mark.parametrize(
+    ("function", "root", "late", "culprits"),
+    [
+        ("MPI_Allreduce", -1, [3], [3]),
+        ("MPI_Bcast", 0, [3], []),
+        ("MPI_Gather", 0, [0], []),
+        ("MPI_Bcast", 0, [0], [0]),
+        ("MPI_Bcast", 0, [0, 1, 2], [3]),
+        ("MPI_Bcast", 0, [0, 1, 2, 4], []),
+    ],
+)
+def test_ranks_in_a_call_that_others_may_have_left_are_not_blamed(
+    function: str, root: int, late: list[int], culprits: list[int]
+) -> None:
+    """Rank 3 waits in a tree of broadcasts for the rank that left it out, and the others have left it."""
+    size = 7 if len(late) > 3 else 4
+    ranks = [
+        in_mpi(rank, function, root) if rank in late else in_mpi(rank, "MPI_Barrier") for rank in range(size)
+    ]
+    diagnosis = verdict(*ranks)
+    assert diagnosis.verdict is Verdict.MISMATCH
+    assert [culprit.rank for culprit in diagnosis.culprits] == culprits
+    assert "flight records" not in diagnosis.remedy
+
+
+@pytest.mark.parametrize(("target", "culprits"), [(3, [1]), (2, [])])
+def test_the_rank_whose_sendrecv_does_not_fit_those_of_the_others_is_named(
+    target: int, culprits: list[int]
+) -> None:
+    ranks = []
+    for rank in range(4):
+        posts = (
+            PostedOp("send", target if rank == 1 else (rank + 1) % 4),
+            PostedOp("recv", (rank - 1) % 4),
+        )
+        ranks.append(
+            sampled(rank, stack=LINE, native=("MPI_Sendrecv",), call=MainCall("wait", posts=posts))
+        )
+    diagnosis = verdict(*ranks)
+    assert [culprit.rank for culprit in diagnosis.culprits] == culprits
+    assert "no rank is left" not in diagnosis.message
+
+
+@pytest.mark.parametrize(("tag", "culprits"), [(6, [0, 1]), (-1, [])])
+def test_a_receive_of_any_tag_differs_from_no_send(tag: int, culprits: list[int]) -> None:
+    sends = sampled(0, stack=LINE, native=("MPI_Ssend",), call=MainCall("send", peer=1, tag=5), size=2)
+    receives = sampled(1, stack=LINE, native=("MPI_Recv",), call=MainCall("recv", peer=0, tag=tag), size=2)
+    assert [culprit.rank for culprit in verdict(sends, receives).culprits] == culprits
 
 
 @pytest.mark.parametrize(("call", "culprits"), [(EVERYBODY, [(1, "n0")]), (MainCall(), [])])

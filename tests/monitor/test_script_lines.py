@@ -13,7 +13,6 @@ from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.monitor.script_lines import (
     block_around,
     loop_around,
-    mpi_call,
     open_block,
     parsed,
     passes_no_group,
@@ -99,19 +98,6 @@ def test_the_innermost_block_of_the_function_is_found(line: int, block: str) -> 
 )
 def test_a_line_that_passes_no_group_to_a_library_is_known(line: str, passes_none: bool) -> None:
     assert passes_no_group(ast.parse(line), "/me/train.py:1 step", "all_gather", 1) is passes_none
-
-
-@pytest.mark.parametrize(
-    ("line", "functions"),
-    [
-        ("sizes = comm.allgather(x.numel())", ("MPI_Allgather",)),
-        ("comm.Bcast(x, root=0)", ("MPI_Bcast",)),
-        ("comm.send(comm.recv(source=1), dest=2)", ()),
-        ("x.mean()", ()),
-    ],
-)
-def test_the_function_of_mpi_that_a_line_calls_is_named(line: str, functions: tuple[str, ...]) -> None:
-    assert mpi_call(ast.parse(line), "/me/train.py:1 step") == functions
 
 
 def test_a_variable_shows_the_kind_of_the_error(tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ def _tags(table: CallTable) -> list[Hypothesis]:
         receiver = table.by_rank.get(sender.call.peer)
         if sender.call.name != "send" or not receiver or receiver.call.name != "recv":
             continue
-        if receiver.call.peer == sender.rank and receiver.call.tag != sender.call.tag:
+        tags = {sender.call.tag, receiver.call.tag}
+        if receiver.call.peer == sender.rank and len(tags) > 1 and min(tags) >= 0:
             return [Hypothesis(explain_different_tags, CERTAINTY, (sender.rank, receiver.rank))]
     return []
 

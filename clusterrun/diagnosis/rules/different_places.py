@@ -19,7 +19,7 @@ from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, MOST_FRAMES, STORE_WAIT, short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
-from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, blame, reasons, verb_s
+from clusterrun.diagnosis.wording import MOST_LINES, blame, more_is_seen, reasons, verb_s
 
 CERTAINTY = 55
 # Without a culprit, a rule that compares the two ends of a send says more.
@@ -81,7 +81,14 @@ def _odd(table: CallTable, sides: Sequence[Ranks]) -> Ranks:
     lone = vote.lone()
     if lone >= 0:
         is_known = lone in known_of_all or table.wait_by_rank[lone].operation == BACKWARD
-    return vote.odd if is_known else ()
+    if not (is_known and vote.odd):
+        return ()
+    odd, usual = table.of(vote.odd[0]).call, table.of(vote.sides[0][1][0]).call
+    # Ranks leave a call with a root before others come, except the root that sends to all: those in it may
+    # wait for any rank, and those outside may have left it.
+    comes_first = odd.root in vote.odd and "cast" in odd.rooted.lower()
+    is_unclear = (odd.rooted and not comes_first) or (usual.rooted and len(vote.odd) > 1)
+    return () if is_unclear else vote.odd
 
 
 def explain_different_places(table: CallTable, blamed: Ranks, places: Mapping[int, str]) -> Diagnosis:
@@ -100,7 +107,7 @@ def explain_different_places(table: CallTable, blamed: Ranks, places: Mapping[in
         setting = key_lines(table.of(stored[0].rank))[:MOST_LINES]
         sentence += f"; {'; '.join(setting)}" if setting else ""
         remedy = f"which rank sets the key that {stored[0].line} waits for, under which name and condition?"
-    if table.by_stacks:
-        remedy += (" " if remedy.endswith("?") else ". ") + MORE_IS_SEEN
+    if more_is_seen(table):
+        remedy += (" " if remedy.endswith("?") else ". ") + more_is_seen(table)
     evidence = None if table.waits else reasons(table, places)
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, evidence)

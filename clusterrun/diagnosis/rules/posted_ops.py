@@ -26,7 +26,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
     posting = {
         rank.rank: rank
         for rank in table.ranks
-        if rank.call.name == "wait" and rank.call.posts and len(rank.call.posts) <= sends(rank)
+        if rank.call.name == "wait" and rank.call.posts
+        if table.by_stacks or len(rank.call.posts) <= sends(rank)
     }
     unmatched = [pair for rank in posting.values() for pair in _unmatched(rank, posting)]
     if not unmatched:

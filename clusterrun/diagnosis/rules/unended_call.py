@@ -15,7 +15,7 @@ from clusterrun.diagnosis.rules.outside import explain_rest
 from clusterrun.diagnosis.stacks import STORE_WAIT
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import one_only
-from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, at_place, blame, verb_s, waited
+from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, more_is_seen, verb_s, waited
 
 CERTAINTY = 20
 # The kernel sent the same bytes again and again to another node of the job.
@@ -104,7 +104,7 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
         unknown = sorted({rank.rank for rank in table.living}.difference(table.wait_by_rank))
         subject = ranks_in_words(table.wait_by_rank) if unknown else "all ranks"
         for beginning, (wait_for, answers, remedy) in _ONE_SIDED.items():
-            if are_together and all(wait.operation.startswith(beginning) for wait in stuck):
+            if are_together and all(f"{wait.operation} ".startswith(f"{beginning} ") for wait in stuck):
                 sentence = f"all ranks wait {wait_for}{where}, so no rank is left that {answers}"
                 return Diagnosis(Verdict.MISMATCH, sentence, (), (), waited(table), remedy)
         sentence = f"not enough seen: {subject} wait in {operation}{where}, and it does not end"
@@ -114,7 +114,7 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
         remedy = (
             "is a link broken (clusterrun check tests it), does every rank call it equally often, with equal "
         )
-        remedy += f"shapes? {MORE_IS_SEEN}"
+        remedy += f"shapes? {more_is_seen(table)}".rstrip()
         return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), waited(table), remedy)
     sentence = f"all ranks have begun {operation}, and it does not end"
     evidence = [*waited(table)]

@@ -1,0 +1,145 @@
+"""Read from the source of a rank the function of MPI that it waits in, and the ranks that the call names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from clusterrun.diagnosis.evidence import MainCall, PostedOp
+from clusterrun.monitor.script_lines import calls_in_line
+from clusterrun.rank_hooks.clusterrun_script_source import evaluate
+
+# The methods of mpi4py that wait for other ranks. Those of objects and those of buffers differ in case.
+_WAITS = re.compile(
+    r"(?i)barrier|bcast|(?:all)?gatherv?|scatterv?|alltoall[vw]?|(?:all)?reduce(?:_scatter)?|(?:ex)?scan"
+    r"|s?send|m?recv|sendrecv|m?probe|wait(?:all|any|some)?|finalize"
+)
+_HALF = re.compile(r"(?i)[isbrm]?(send|recv|probe)")
+# The keyword and the place of the rank among the arguments: of a peer, and of a root.
+_PEERS = {"send": ("dest", 1), "recv": ("source", 1), "probe": ("source", 0)}
+_ROOTS = {
+    **dict.fromkeys(("bcast", "Bcast", "gather", "scatter"), 1),
+    **dict.fromkeys(("Gather", "Gatherv", "Scatter", "Scatterv", "reduce"), 2),
+    "Reduce": 3,
+}
+# These make a communicator that lacks ranks, or numbers them in another way.
+_MAKERS = re.compile(r"COMM_SELF|Split\w*|Create\w*|Sub|Merge|Spawn\w*|Accept|Connect|Join|Get_parent")
+
+
+def mpi_call(
+    trees: Sequence[ast.Module], frame: str, values: Mapping[str, object], rank: int, size: int
+) -> tuple[tuple[str, ...], MainCall]:
+    """Return the function of MPI that the line of a frame calls by mpi4py, and the ranks that it names.
+
+    The function is () if the line calls several. ``trees`` are the files of the stack, that of the frame
+    first. ``values`` are the frame's variables. Ranks are known in the communicator of all ranks only.
+    """
+    calls = [(name, call) for name, call in calls_in_line(trees[0], frame) if _WAITS.fullmatch(name)]
+    if len(calls) != 1:
+        return (), MainCall()
+    ((name, call),) = calls
+    function = f"MPI_{name.capitalize()}"
+    if name.lower() == "wait":
+        # The wait for the request of one send or receive is that call.
+        requests = _assignments(trees[0]).get(_owner(call), [])
+        call = requests[0] if len(requests) == 1 and isinstance(requests[0], ast.Call) else call
+    if not _is_of_all(trees, _owner(call)):
+        return (function,), MainCall(is_of_all=name == "Finalize")
+    scope = {**_numbers(trees, rank, size), **values}
+    half = _HALF.fullmatch(ast.unparse(call.func).rpartition(".")[2])
+    if half:
+        kind = half[1].lower()
+        keyword, place = _PEERS[kind]
+        # A receive takes messages with any tag by default.
+        tag = _argument(call, "tag", place + 1, scope, 0 if kind == "send" else -1)
+        peer = _argument(call, keyword, place, scope, -1)
+        kind = "send" if kind == "send" else "recv"
+        return (function,), MainCall(name=kind, function=function, peer=peer, tag=tag)
+    if name.lower() == "sendrecv":
+        posts = (
+            PostedOp("send", _argument(call, "dest", 1, scope, -1)),
+            PostedOp("recv", _argument(call, "source", 4, scope, -1)),
+        )
+        is_known = all(post.peer >= 0 for post in posts)
+        return (function,), MainCall(name="wait", function=function, posts=posts if is_known else ())
+    root = _argument(call, "root", _ROOTS[name], scope, 0) if name in _ROOTS else -1
+    return (function,), MainCall(
+        function=function,
+        rooted=function if name in _ROOTS else "",
+        root=root,
+        # The first ranks leave a scan before the last ones have come.
+        is_of_all="scan" not in name.lower(),
+    )
+
+
+def _owner(call: ast.Call) -> str:
+    """Return the expression whose method a call names; '' for a function."""
+    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _argument(call: ast.Call, keyword: str, place: int, scope: Mapping[str, object], default: int) -> int:
+    """Return the number that a call passes; -1 if it is unknown, or negative as for any rank."""
+    if any(isinstance(value, ast.Starred) for value in call.args) or any(not w.arg for w in call.keywords):
+        return -1
+    nodes = [*call.args[place : place + 1], *(word.value for word in call.keywords if word.arg == keyword)]
+    value = evaluate(nodes[0], scope) if nodes else default
+    return value if type(value) is int and value >= 0 else -1
+
+
+def _is_of_all(trees: Sequence[ast.Module], owner: str) -> bool:
+    """Return whether ``owner`` is the communicator of all ranks: the files name it so, or make no other."""
+    values = _assignments(trees[0]).get(owner, [])
+    if owner.endswith("COMM_WORLD") or (
+        values and all(value and ast.unparse(value).endswith("COMM_WORLD") for value in values)
+    ):
+        return True
+    names = frozenset().union(*map(_names, trees))
+    return bool(values) and "COMM_WORLD" in names and not any(map(_MAKERS.fullmatch, names))
+
+
+def _numbers(trees: Sequence[ast.Module], rank: int, size: int) -> dict[str, object]:
+    """Return the variables of a file that have the same number wherever they are read."""
+    numbers: dict[str, object] = {}
+    for name, values in _assignments(trees[0]).items():
+        if len(values) != 1 or values[0] is None:
+            continue
+        owner, _, method = ast.unparse(values[0]).rpartition(".")
+        own_numbers = {"Get_rank()": rank, "rank": rank, "Get_size()": size, "size": size}
+        if method in own_numbers and _is_of_all(trees, owner):
+            numbers[name] = own_numbers[method]
+        else:
+            numbers[name] = evaluate(values[0], numbers)
+    return numbers
+
+
+@lru_cache(maxsize=16)
+def _names(tree: ast.Module) -> frozenset[str]:
+    return frozenset(
+        name
+        for node in ast.walk(tree)
+        for name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""))
+        if isinstance(name, str)
+    )
+
+
+@lru_cache(maxsize=16)
+def _assignments(tree: ast.Module) -> dict[str, list[ast.expr | None]]:
+    """Return the values that a file gives to each variable and attribute; None for one that it passes."""
+    values: dict[str, list[ast.expr | None]] = {}
+    targets: set[ast.AST] = set()
+    for node in ast.walk(tree):  # an assignment comes before its targets
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts))
+                for part, value in pairs:
+                    values.setdefault(ast.unparse(part), []).append(value)
+                    targets.add(part)
+        elif isinstance(node, ast.arg):
+            values.setdefault(node.arg, []).append(None)
+        elif isinstance(getattr(node, "ctx", None), ast.Store) and node not in targets:
+            values.setdefault(ast.unparse(node), []).append(None)
+    return values

@@ -1,0 +1,108 @@
+"""The source of a rank shows the function of MPI that it waits in, and the ranks that the call names."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from clusterrun.diagnosis.evidence import MainCall, PostedOp
+from clusterrun.monitor.mpi_lines import mpi_call
+
+SCRIPT = """\
+comm = MPI.COMM_WORLD
+rank, size = comm.Get_rank(), comm.size
+HALO, LOSS = 7, 5
+right = (rank + 1) % size
+"""
+
+
+def call_of(
+    line: str, script: str = SCRIPT, other_file: str = "", **values: object
+) -> tuple[tuple[str, ...], MainCall]:
+    """Return the call of rank 1 among 4 in the last line of a script."""
+    source = script + line
+    frame = f"/me/train.py:{source.count(chr(10)) + 1} step"
+    return mpi_call([ast.parse(source), ast.parse(other_file)], frame, values, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "functions"),
+    [
+        ("sizes = comm.allgather(x.numel())", ("MPI_Allgather",)),
+        ("comm.Bcast(x, root=0)", ("MPI_Bcast",)),
+        ("comm.send(comm.recv(source=1), dest=2)", ()),
+        ("x.mean()", ()),
+    ],
+)
+def test_the_function_of_mpi_that_a_line_calls_is_named(line: str, functions: tuple[str, ...]) -> None:
+    assert call_of(line)[0] == functions
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "peer", "tag"),
+    [
+        ("x = comm.recv(source=right, tag=HALO)", "recv", 2, 7),
+        ("comm.Recv([x, MPI.DOUBLE], rank - 1)", "recv", 0, -1),
+        ("comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG)", "recv", -1, -1),
+        ("comm.Probe(3, LOSS)", "recv", 3, 5),
+        ("comm.ssend(x, dest=peer, tag=step)", "send", 3, 9),
+        ("comm.Send(x, rank ^ 1)", "send", 0, 0),
+        ("comm.Send(x, other)", "send", -1, 0),
+        ("comm.send(*message)", "send", -1, -1),
+        ("request = comm.Isend(x, dest=right)\nrequest.Wait()", "send", 2, 0),
+    ],
+)
+def test_the_peer_of_a_send_is_known_if_variables_show_it(line: str, name: str, peer: int, tag: int) -> None:
+    call = call_of(line, peer=3, step=9)[1]
+    assert (call.name, call.peer, call.tag, call.is_of_all) == (name, peer, tag, False)
+
+
+def test_a_sendrecv_has_two_peers() -> None:
+    call = call_of("comm.sendrecv(x, dest=right, source=rank - 1)")[1]
+    assert (call.name, call.posts) == ("wait", (PostedOp("send", 2), PostedOp("recv", 0)))
+
+
+@pytest.mark.parametrize(
+    ("line", "rooted", "root"),
+    [
+        ("comm.Barrier()", "", -1),
+        ("comm.bcast(x)", "MPI_Bcast", 0),
+        ("comm.Reduce(x, y, MPI.SUM, right)", "MPI_Reduce", 2),
+        ("comm.gather(x, root=other)", "MPI_Gather", -1),
+    ],
+)
+def test_a_collective_of_all_ranks_shows_its_root(line: str, rooted: str, root: int) -> None:
+    call = call_of(line)[1]
+    assert (call.is_of_all, call.rooted, call.root) == (True, rooted, root)
+
+
+ROWS = "row = comm.Split(rank // 2)\n"
+METHOD = """\
+class Trainer:
+    def __init__(self, comm):
+        self.comm = comm
+
+    def step(self, comm):
+        """
+
+
+@pytest.mark.parametrize(
+    ("line", "script", "other_file", "is_of_all"),
+    [
+        ("row.Barrier()", SCRIPT + ROWS, "", False),
+        ("comm.Barrier()", SCRIPT + ROWS, "", True),
+        ("MPI.COMM_WORLD.Barrier()", ROWS, "", True),
+        ("self.comm.Barrier()", METHOD, SCRIPT, True),
+        ("comm.Barrier()", METHOD, SCRIPT, True),
+        ("self.comm.Barrier()", METHOD, SCRIPT + ROWS, False),
+        ("topology.comm.Barrier()", SCRIPT, "", False),
+        ("comm.Barrier()", "from topology import comm\n", SCRIPT, False),
+        ("MPI.Finalize()", "", "", True),
+        ("comm.scan(x)", SCRIPT, "", False),
+    ],
+)
+def test_a_communicator_has_all_ranks_if_the_files_make_no_other(
+    line: str, script: str, other_file: str, is_of_all: bool
+) -> None:
+    assert call_of(line, script, other_file)[1].is_of_all is is_of_all
