@@ -26,6 +26,8 @@ _ROOTS = {
 }
 # These make a communicator that lacks ranks, or numbers them in another way.
 _MAKERS = re.compile(r"COMM_SELF|Split\w*|Create\w*|Sub|Merge|Spawn\w*|Accept|Connect|Join|Get_parent")
+# A rank's own number, and the number of ranks, in a communicator.
+_OWN_NUMBER = re.compile(r"((?:\w+\.)*\w*(?i:comm|world)\w*)\.(?:Get_)?(rank|size)\b(?:\(\))?")
 
 
 def mpi_call(
@@ -45,30 +47,42 @@ def mpi_call(
         # The wait for the request of one send or receive is that call.
         requests = _assignments(trees[0]).get(_owner(call), [])
         call = requests[0] if len(requests) == 1 and isinstance(requests[0], ast.Call) else call
-    if not _is_of_all(trees, _owner(call)):
-        return (function,), MainCall(is_of_all=name == "Finalize")
-    scope = {**_numbers(trees, rank, size), **values}
     half = _HALF.fullmatch(ast.unparse(call.func).rpartition(".")[2])
+    is_unknown = name.lower().startswith("wait") and not half
+    if is_unknown or not _is_of_all(trees, _owner(call)):
+        return (function,), MainCall(is_of_all=name == "Finalize")
+    own_numbers = {"rank": rank, "size": size}
+    scope = {**_numbers(trees, own_numbers), **values}
+
+    def argument(keyword: str, place: int, default: int) -> int:
+        """Return the number that the call passes; -1 if it is unknown, or negative as for any rank."""
+        if any(isinstance(value, ast.Starred) for value in call.args) or not all(
+            word.arg for word in call.keywords
+        ):
+            return -1
+        nodes = [
+            *call.args[place : place + 1],
+            *(word.value for word in call.keywords if word.arg == keyword),
+        ]
+        value = _number(nodes[0], trees, scope, own_numbers) if nodes else default
+        return value if type(value) is int and value >= 0 else -1
+
     if half:
         kind = half[1].lower()
         keyword, place = _PEERS[kind]
         # A receive takes messages with any tag by default.
-        tag = _argument(call, "tag", place + 1, scope, 0 if kind == "send" else -1)
-        peer = _argument(call, keyword, place, scope, -1)
+        tag = argument("tag", place + 1, 0 if kind == "send" else -1)
+        peer = argument(keyword, place, -1)
         kind = "send" if kind == "send" else "recv"
         return (function,), MainCall(name=kind, function=function, peer=peer, tag=tag)
     if name.lower() == "sendrecv":
-        posts = (
-            PostedOp("send", _argument(call, "dest", 1, scope, -1)),
-            PostedOp("recv", _argument(call, "source", 4, scope, -1)),
-        )
+        posts = (PostedOp("send", argument("dest", 1, -1)), PostedOp("recv", argument("source", 4, -1)))
         is_known = all(post.peer >= 0 for post in posts)
         return (function,), MainCall(name="wait", function=function, posts=posts if is_known else ())
-    root = _argument(call, "root", _ROOTS[name], scope, 0) if name in _ROOTS else -1
     return (function,), MainCall(
         function=function,
         rooted=function if name in _ROOTS else "",
-        root=root,
+        root=argument("root", _ROOTS[name], 0) if name in _ROOTS else -1,
         # The first ranks leave a scan before the last ones have come.
         is_of_all="scan" not in name.lower(),
     )
@@ -77,15 +91,6 @@ def mpi_call(
 def _owner(call: ast.Call) -> str:
     """Return the expression whose method a call names; '' for a function."""
     return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-
-
-def _argument(call: ast.Call, keyword: str, place: int, scope: Mapping[str, object], default: int) -> int:
-    """Return the number that a call passes; -1 if it is unknown, or negative as for any rank."""
-    if any(isinstance(value, ast.Starred) for value in call.args) or any(not w.arg for w in call.keywords):
-        return -1
-    nodes = [*call.args[place : place + 1], *(word.value for word in call.keywords if word.arg == keyword)]
-    value = evaluate(nodes[0], scope) if nodes else default
-    return value if type(value) is int and value >= 0 else -1
 
 
 def _is_of_all(trees: Sequence[ast.Module], owner: str) -> bool:
@@ -99,19 +104,25 @@ def _is_of_all(trees: Sequence[ast.Module], owner: str) -> bool:
     return bool(values) and "COMM_WORLD" in names and not any(map(_MAKERS.fullmatch, names))
 
 
-def _numbers(trees: Sequence[ast.Module], rank: int, size: int) -> dict[str, object]:
+def _numbers(trees: Sequence[ast.Module], own_numbers: Mapping[str, int]) -> dict[str, object]:
     """Return the variables of a file that have the same number wherever they are read."""
     numbers: dict[str, object] = {}
     for name, values in _assignments(trees[0]).items():
-        if len(values) != 1 or values[0] is None:
-            continue
-        owner, _, method = ast.unparse(values[0]).rpartition(".")
-        own_numbers = {"Get_rank()": rank, "rank": rank, "Get_size()": size, "size": size}
-        if method in own_numbers and _is_of_all(trees, owner):
-            numbers[name] = own_numbers[method]
-        else:
-            numbers[name] = evaluate(values[0], numbers)
+        if len(values) == 1 and values[0]:
+            numbers[name] = _number(values[0], trees, numbers, own_numbers)
     return numbers
+
+
+def _number(
+    node: ast.expr, trees: Sequence[ast.Module], scope: Mapping[str, object], own_numbers: Mapping[str, int]
+) -> object:
+    """Return the value of an expression of numbers, variables, and the rank and size of a communicator."""
+
+    def own_number(match: re.Match[str]) -> str:
+        return str(own_numbers[match[2]]) if _is_of_all(trees, match[1]) else match[0]
+
+    source = _OWN_NUMBER.sub(own_number, ast.unparse(node))
+    return evaluate(ast.parse(source, mode="eval").body, scope)
 
 
 @lru_cache(maxsize=16)

@@ -761,9 +761,7 @@ def test_the_rank_whose_sendrecv_does_not_fit_those_of_the_others_is_named(
             PostedOp("send", target if rank == 1 else (rank + 1) % 4),
             PostedOp("recv", (rank - 1) % 4),
         )
-        ranks.append(
-            sampled(rank, stack=LINE, native=("MPI_Sendrecv",), call=MainCall("wait", posts=posts))
-        )
+        ranks.append(sampled(rank, stack=LINE, native=("MPI_Sendrecv",), call=MainCall("wait", posts=posts)))
     diagnosis = verdict(*ranks)
     assert [culprit.rank for culprit in diagnosis.culprits] == culprits
     assert "no rank is left" not in diagnosis.message

@@ -43,7 +43,8 @@ def test_the_function_of_mpi_that_a_line_calls_is_named(line: str, functions: tu
     ("line", "name", "peer", "tag"),
     [
         ("x = comm.recv(source=right, tag=HALO)", "recv", 2, 7),
-        ("comm.Recv([x, MPI.DOUBLE], rank - 1)", "recv", 0, -1),
+        ("comm.Recv([x, MPI.DOUBLE], comm.rank - 1)", "recv", 0, -1),
+        ("x = table\ncomm.recv(source=x.size - 1)", "recv", -1, -1),
         ("comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG)", "recv", -1, -1),
         ("comm.Probe(3, LOSS)", "recv", 3, 5),
         ("comm.ssend(x, dest=peer, tag=step)", "send", 3, 9),
@@ -100,6 +101,7 @@ class Trainer:
         ("comm.Barrier()", "from topology import comm\n", SCRIPT, False),
         ("MPI.Finalize()", "", "", True),
         ("comm.scan(x)", SCRIPT, "", False),
+        ("request = first or second\nrequest.wait()", SCRIPT, "", False),
     ],
 )
 def test_a_communicator_has_all_ranks_if_the_files_make_no_other(

@@ -1,0 +1,30 @@
+"""The evidence that a node reports about a rank."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterrun import proc
+from clusterrun.diagnosis.job_looks import RankName
+from clusterrun.diagnosis.spied_process import SpiedProcess
+from clusterrun.monitor import seen_rank
+from clusterrun.monitor.job_processes import RankProcess
+from clusterrun.monitor.rank_look import RankLook
+from clusterrun.monitor.stack_reader import StackReader
+
+
+@pytest.mark.parametrize("native", [(), ("poll", "PMPI_Recv")])
+def test_a_rank_in_mpi_shows_its_peer_with_and_without_native_frames(
+    native: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seen_rank, "loads", lambda pid, part: part == b"/mpi4py/")
+    (tmp_path / "train.py").write_text("comm = MPI.COMM_WORLD\ncomm.Recv(x, source=comm.rank - 1)\n")
+    (tmp_path / "main.py").write_text("comm = MPI.COMM_WORLD\nimport train\n")
+    look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
+    frames = (f"{tmp_path}/train.py:2 step", f"{tmp_path}/main.py:2 <module>")
+    look.first = SpiedProcess(main=frames, native=native)
+    seen = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+    assert (seen.location.operation, seen.call.name, seen.call.peer) == ("MPI_Recv", "recv", 0)
