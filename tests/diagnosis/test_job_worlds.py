@@ -709,6 +709,7 @@ def test_the_ranks_that_an_error_led_elsewhere_are_named(block: str, culprits: l
     diagnosis = verdict(sampled(0), sampled(2), *late)
     assert [culprit.rank for culprit in diagnosis.culprits] == culprits
     assert any("is in the" in line for line in diagnosis.evidence) is bool(block)
+    assert ("clusterrun submit" in diagnosis.remedy) is not bool(culprits)
 
 
 def test_the_root_of_a_broadcast_waits_for_the_culprit_and_others_have_left_it() -> None:

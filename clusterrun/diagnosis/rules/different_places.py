@@ -107,7 +107,7 @@ def explain_different_places(table: CallTable, blamed: Ranks, places: Mapping[in
         setting = key_lines(table.of(stored[0].rank))[:MOST_LINES]
         sentence += f"; {'; '.join(setting)}" if setting else ""
         remedy = f"which rank sets the key that {stored[0].line} waits for, under which name and condition?"
-    if more_is_seen(table):
+    if not whys and more_is_seen(table):
         remedy += (" " if remedy.endswith("?") else ". ") + more_is_seen(table)
     evidence = None if table.waits else reasons(table, places)
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, evidence)
