@@ -339,7 +339,7 @@ class CallTable:
         idle = rank.process.idle
         at = rank.clock - idle if idle >= rank.process.seconds else 0.0
         root = rank.call.root if rank.call.rooted == place.operation else -1
-        operation = place.operation
+        operation = place.operation + (f" of group {rank.call.group}" if rank.call.group else "")
         if rank.call.name == "store":
             operation = f"{operation} of key {rank.call.key or rank.call.key_source}"
         call = Call(rank.rank, "", 0, operation, at=at, root=root, line=place.line, missing=tuple(missing))

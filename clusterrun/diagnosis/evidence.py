@@ -219,6 +219,7 @@ class MainCall:
     # ``FILE:LINE``, tab, key of a store that is set there; with a tab and the condition that is false
     sets: tuple[str, ...] = ()
     is_of_all: bool = False  # the collective is known to take all ranks, because the script passed no group
+    group: str = ""  # the source of the group that the script passed to the collective; '' if unknown
     # collectives that it called with a group of other ranks. torch warns and does nothing
     ignored: tuple[str, ...] = ()
 

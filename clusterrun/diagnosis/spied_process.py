@@ -33,6 +33,7 @@ from clusterrun.model.frozen import Any, frozen
 
 MOST_NATIVE = 12
 MOST_COUNTERS, MOST_NUMBERS = 4, 16
+_WRAPPER = "_logger.<locals>.wrapper"  # torch logs most calls of a script
 _SPAWN = "/torch/multiprocessing/spawn.py"
 _ROOTS = {
     **dict.fromkeys(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"), "src"),
@@ -259,7 +260,8 @@ def _library_frames(frames: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
 
 
 def _takes_group(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
-    for frame in _library_frames(frames)[-1:]:
+    own_frames = [frame for frame in _library_frames(frames) if not str(frame["name"]).endswith(_WRAPPER)]
+    for frame in own_frames[-1:]:
         local_values = frame.get("locals") or ()
         names = [local["name"] for local in local_values if local.get("arg") and local["name"] != "self"]
         places = [place for place, name in enumerate(names) if name in _GROUP_VARIABLES]

@@ -86,14 +86,20 @@ def calls_in_line(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:
     ]
 
 
-def passes_no_group(tree: ast.Module, frame: str, function: str, place: int) -> bool:
-    """Return whether a frame calls ``function`` without argument number ``place``, a process group."""
+def group_argument(tree: ast.Module, frame: str, function: str, place: int) -> str | None:
+    """Return the source of the process group that a frame passes to ``function`` as argument ``place``.
+
+    It is '' if the frame passes none, and None if that is unknown.
+    """
     calls = [call for name, call in calls_in_line(tree, frame) if name == function]
-    return len(calls) == 1 and not (
-        len(calls[0].args) > place
-        or any(isinstance(argument, ast.Starred) for argument in calls[0].args)
-        or any(keyword.arg is None or "group" in keyword.arg for keyword in calls[0].keywords)
-    )
+    if len(calls) != 1 or any(isinstance(argument, ast.Starred) for argument in calls[0].args):
+        return None
+    groups = calls[0].args[place : place + 1]
+    for keyword in calls[0].keywords:
+        if keyword.arg is None:
+            return None
+        groups += [keyword.value] * ("group" in keyword.arg)
+    return ast.unparse(groups[0])[:MOST_OF_A_KEY] if groups else ""
 
 
 def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> MainCall:

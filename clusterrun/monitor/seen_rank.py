@@ -32,10 +32,10 @@ from clusterrun.monitor.mpi_lines import mpi_call
 from clusterrun.monitor.process_sample import awaited_peer, read_sample
 from clusterrun.monitor.rank_look import RankLook, kernel_time
 from clusterrun.monitor.script_lines import (
+    group_argument,
     loop_around,
     open_block,
     parsed,
-    passes_no_group,
     store_call,
 )
 from clusterrun.monitor.stack_reader import MOST_SPIES, StackReader, loads
@@ -69,8 +69,9 @@ def seen_rank(
         loop = loop_around(tree, place.frame, dict(stacks.values))
     elif place.frame and place.operation == STORE_WAIT:
         call = store_call(tree, place.frame, dict(stacks.values))
-    elif stacks.takes_group[0] and passes_no_group(tree, place.frame, *stacks.takes_group):
-        call = replace(call, is_of_all=True)
+    elif stacks.takes_group[0]:
+        group = group_argument(tree, place.frame, *stacks.takes_group)
+        call = replace(call, group=group or "", is_of_all=call.is_of_all or group == "")
     request = stacks.request
     if place.doing is Doing.RENDEZVOUS and not request.store and name.address:
         request = replace(request, store=name.address)

@@ -687,6 +687,14 @@ def test_ranks_that_send_to_each_other_are_named_while_the_others_wait_in_a_coll
     assert "each sends before it receives" in diagnosis.message
 
 
+def test_the_groups_of_collectives_are_named_if_ranks_wait_in_different_ones() -> None:
+    ranks = [sampled(rank, call=MainCall(group="world")) for rank in (0, 2, 3)]
+    diagnosis = verdict(*ranks, sampled(1, call=MainCall(group="part")))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
+    assert "all_reduce of group world" in diagnosis.message
+    assert "all_reduce of group part" in diagnosis.message
+
+
 def test_the_key_that_a_rank_waits_for_and_the_lines_that_set_keys_are_shown() -> None:
     call = MainCall("store", key="w_20_4", sets=("/home/me/train.py:10\tf'w_{step}_{rank}'",))
     ranks = [sampled(rank, stack=BARRIER) for rank in range(3)]

@@ -160,6 +160,8 @@ def test_the_place_of_the_group_among_the_arguments_of_a_library_is_read() -> No
     )
     assert spied(method, STEP).takes_group == ("all_gather", 1)
     assert spied(frame("fit", f"{LIBRARY}/lightning/module.py", 9), method, STEP).takes_group[1] == 1
+    call = frame("all_reduce", C10D, 3252, tensor="<Tensor>", op="<>", group="<>")
+    assert spied(call, wrapper("(<Tensor>)"), STEP).takes_group == ("all_reduce", 2)
     assert spied(method, frame("fit", f"{LIBRARY}/lightning/module.py", 9), STEP).takes_group == ("", -1)
 
 

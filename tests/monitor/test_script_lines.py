@@ -12,10 +12,10 @@ from clusterrun.diagnosis.evidence import MainCall
 from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.monitor.script_lines import (
     block_around,
+    group_argument,
     loop_around,
     open_block,
     parsed,
-    passes_no_group,
     store_call,
 )
 
@@ -85,19 +85,19 @@ def test_the_innermost_block_of_the_function_is_found(line: int, block: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("line", "passes_none"),
+    ("line", "group"),
     [
-        ("all_gather(x, sync_grads=True)", True),
-        ("net.all_gather(x).mean()", True),
-        ("all_gather(x, part)", False),
-        ("all_gather(x, group=part)", False),
-        ("all_gather(*values)", False),
-        ("all_gather(x, **options)", False),
-        ("all_gather(all_gather(x))", False),
+        ("all_gather(x, sync_grads=True)", ""),
+        ("net.all_gather(x).mean()", ""),
+        ("all_gather(x, part)", "part"),
+        ("all_gather(x, group=self.part)", "self.part"),
+        ("all_gather(*values)", None),
+        ("all_gather(x, **options)", None),
+        ("all_gather(all_gather(x))", None),
     ],
 )
-def test_a_line_that_passes_no_group_to_a_library_is_known(line: str, passes_none: bool) -> None:
-    assert passes_no_group(ast.parse(line), "/me/train.py:1 step", "all_gather", 1) is passes_none
+def test_the_group_that_a_line_passes_to_a_library_is_read(line: str, group: str | None) -> None:
+    assert group_argument(ast.parse(line), "/me/train.py:1 step", "all_gather", 1) == group
 
 
 def test_a_variable_shows_the_kind_of_the_error(tmp_path: Path) -> None:
