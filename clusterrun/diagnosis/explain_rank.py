@@ -123,6 +123,12 @@ def reason(rank: RankSnapshot) -> Reason:
 def _of_user_code(rank: RankSnapshot) -> Reason:
     process, code, where = rank.process, rank.location, at(rank.stacks.main)
     loop = f", while {rank.stacks.loop}" if rank.stacks.loop else ""
+    holder = next((thread.frame for thread in rank.stacks.threads if thread.holds_lock), "")
+    if holder:
+        why = f"it waits for the lock of Python's interpreter (GIL){where}, which another thread holds at "
+        remedy = "that line calls a library which keeps the GIL while it waits or computes: call it by "
+        remedy += "ctypes.CDLL instead of PyDLL, or in a process of its own"
+        return Reason(why + short(holder), remedy)
     if rank.works:
         place = f"in user code{where}" if code.frame else "where no Python stack could be read"
         why = f"it is busy {place}, {process.busy * 100:.0f} % of a processor{loop}"

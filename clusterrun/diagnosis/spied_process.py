@@ -195,11 +195,9 @@ def _threads(threads: Sequence[Mapping[str, Any]]) -> tuple[ThreadPlace, ...]:
         place = location(stack)
         if user_frames:
             operation = place.operation if place.doing is Doing.COLLECTIVE else ""
-            places.append(
-                ThreadPlace(
-                    user_frames[-1], user_frames[0], operation, bool(operation) and _call(frames).is_of_all
-                )
-            )
+            is_of_all = bool(operation) and _call(frames).is_of_all
+            holds_lock = bool(thread.get("owns_gil"))
+            places.append(ThreadPlace(user_frames[-1], user_frames[0], operation, is_of_all, holds_lock))
     places.sort(key=lambda place: not place.operation)
     return tuple(dict.fromkeys(places))[:MOST_THREADS]
 

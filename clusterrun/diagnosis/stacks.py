@@ -99,6 +99,7 @@ class ThreadPlace:
     frame: str  # the innermost frame of the user's code
     operation: str = ""  # the collective that it waits in; '' if it waits in none
     is_of_all: bool = False  # that collective is known to take all ranks
+    holds_lock: bool = False  # it holds the lock of Python's interpreter (GIL)
 
 
 @lru_cache(maxsize=4096)

@@ -18,6 +18,7 @@ from clusterrun.diagnosis.stacks import (
     TOGETHER,
     Doing,
     StackLocation,
+    ThreadPlace,
     function_of,
     in_data_loader,
     is_library,
@@ -87,7 +88,7 @@ def seen_rank(
         stacks=PythonStacks(
             main=stacks.main,
             source="py-spy" if stacks.main else "",
-            threads=stacks.threads,
+            threads=tuple(_without_chance(thread, look) for thread in stacks.threads),
             waits=_waits(stacks, place, pid, tcp),
             native=stacks.native,
             block=block,
@@ -113,6 +114,15 @@ def seen_rank(
         look.first.numbers,
         changed=look.has_moved,
     )
+
+
+def _without_chance(thread: ThreadPlace, look: RankLook) -> ThreadPlace:
+    """Return a thread as holder of the interpreter's lock only if the thread that trains asks for the lock.
+
+    Both stacks show the holder in one place then. A thread that waits for the lock wakes up to ask for it.
+    """
+    is_held = thread.holds_lock and thread in look.first.threads and not look.is_still
+    return replace(thread, holds_lock=is_held)
 
 
 def _process_sample(

@@ -8,6 +8,7 @@ import pytest
 
 from clusterrun.diagnosis.decide import decide
 from clusterrun.diagnosis.evidence import Backlog, ChildProcess, Group, RankSnapshot, ThreadWait
+from clusterrun.diagnosis.stacks import ThreadPlace
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import (
@@ -51,6 +52,18 @@ def test_a_rank_at_the_prompt_of_a_debugger_is_reported() -> None:
         "it waits at the prompt of a debugger at train.py:11 (step)"
     ]
     assert "breakpoint()" in result.remedy
+
+
+def test_a_rank_that_waits_for_its_standard_input_is_reported() -> None:
+    stacks = {"stack": LOOP, "waits": (ThreadWait("input", LOOP[0]),), "waits_in": "anon_pipe_read"}
+    result = verdict(waiter(0), rank(1, **stacks), stalled=60.0)
+    assert "standard input" in result.message and "input()" in result.message
+
+
+def test_the_thread_that_holds_the_lock_of_the_interpreter_is_named() -> None:
+    holder = ThreadPlace("/home/u/train.py:70 run", "/home/u/train.py:77 read", holds_lock=True)
+    result = verdict(waiter(0), rank(1, stack=LOOP, threads=(holder,)), stalled=60.0)
+    assert "which another thread holds at train.py:77 (read)" in result.message
 
 
 def test_an_absent_rank_is_reported_completely() -> None:

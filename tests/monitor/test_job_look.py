@@ -91,6 +91,45 @@ def test_a_sleeping_rank_is_seen_with_its_line_and_is_not_stopped_for_native_fra
         assert (stacks.native, rank.snapshot.problem, result.problems) == ((), "", ())
 
 
+ASKS = """
+import os
+reader, writer = os.pipe()
+os.dup2(reader, 0)
+def step():
+    open("up", "w").close()
+    input()
+step()
+"""
+
+
+@pytest.mark.parametrize("script", [ASKS])
+@pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
+def test_a_read_of_the_standard_input_is_seen(waits: int) -> None:
+    if not proc.content(f"/proc/{waits}/syscall"):
+        pytest.skip("the kernel does not show calls")
+    (rank,) = look().ranks
+    assert [wait.kind for wait in rank.snapshot.stacks.waits] == ["input"]
+
+
+HOLDS = """
+import ctypes, threading, time
+def hold():
+    time.sleep(0.5)
+    open("up", "w").close()
+    ctypes.PyDLL(None).sleep(600)
+threading.Thread(target=hold, daemon=True).start()
+while True:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("script", [HOLDS, HOLDS.replace("PyDLL", "CDLL")])
+@pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
+def test_a_thread_that_keeps_the_lock_of_the_interpreter_is_seen(waits: int, script: str) -> None:
+    (rank,) = look().ranks
+    assert [thread.holds_lock for thread in rank.snapshot.stacks.threads] == ["PyDLL" in script]
+
+
 READS = """
 import socket
 server = socket.create_server(("127.0.0.1", 0))
