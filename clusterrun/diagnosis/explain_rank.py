@@ -155,6 +155,11 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
     if is_at_debugger(rank.stacks.main):
         why = f"it waits at the prompt of a debugger{where}"
         return Reason(why, "remove that breakpoint() or pdb.set_trace()")
+    if any(wait.kind == "input" for wait in rank.stacks.waits):
+        why = f"it waits for its standard input{where}, as input() does"
+        return Reason(
+            why, "a job has nobody who types: ask for nothing there, or pass the answer as an option"
+        )
     if process.lock_holder:
         why = f"it waits for the lock of {process.lock or 'a file'}{where}, "
         why += f"which process {process.lock_holder} of its node holds"

@@ -130,6 +130,13 @@ def awaited_file(pid: int) -> str:
     return proc.descriptors(pid).get(number, "")
 
 
+def reads_input(pid: int) -> bool:
+    """Return whether a thread waits for data of its standard input, a pipe or a terminal."""
+    call = proc.content(f"/proc/{pid}/syscall").split()
+    reads = proc.waiting_in(pid).removeprefix("anon_").startswith(("pipe_read", "n_tty_read"))
+    return reads and len(call) > 1 and int(call[1], 16) == 0
+
+
 def awaited_peer(pid: int, tcp: proc.TcpTables) -> str:
     """Return ``ADDRESS:PORT`` of the peer whose data a thread waits for; '' if it waits for none."""
     inode = awaited_file(pid).removeprefix("socket:[").removesuffix("]")

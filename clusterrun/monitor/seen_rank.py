@@ -30,7 +30,7 @@ from clusterrun.diagnosis.stacks import (
 from clusterrun.model.frozen import replace
 from clusterrun.monitor.job_processes import within_limit
 from clusterrun.monitor.mpi_lines import mpi_call
-from clusterrun.monitor.process_sample import awaited_peer, read_sample
+from clusterrun.monitor.process_sample import awaited_peer, read_sample, reads_input
 from clusterrun.monitor.rank_look import RankLook, kernel_time
 from clusterrun.monitor.script_lines import (
     group_argument,
@@ -166,6 +166,8 @@ def _waits(
         return (ThreadWait("connect", place.frame, stacks.connects),)
     if place.doing is not Doing.USER:
         return ()
+    if reads_input(stacks.thread or pid):
+        return (ThreadWait("input", place.frame),)
     peer = awaited_peer(stacks.thread or pid, tcp)
     if peer:
         return (ThreadWait("read", place.frame, peer),)
