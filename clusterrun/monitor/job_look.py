@@ -21,6 +21,7 @@ from clusterrun.diagnosis.stacks import TOGETHER, frame_of_worker, joins_process
 from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import replace
 from clusterrun.model.usage import GpuUse
+from clusterrun.model.visible_gpus import VISIBLE_VARIABLES, named
 from clusterrun.monitor.external_tools import GPU_PROGRAM, find_program
 from clusterrun.monitor.job_processes import JobProcess, JobProcesses, RankProcess, of_job, sorted_out
 from clusterrun.monitor.rank_look import RankLook, moment_of
@@ -97,6 +98,9 @@ class JobLooker:
         )
 
     def _gpus(self) -> tuple[GpuUse, ...]:
+        """Return the use of the node's GPUs; () if the job uses none, or nothing reports it."""
+        if not any(map(_has_gpu, self._processes.ranks)):
+            return ()
         has_program = find_program(GPU_PROGRAM, self._path.split(os.pathsep))
         if not has_program and not any(map(os.path.exists, GPU_DEVICES)):
             return ()
@@ -155,6 +159,25 @@ class JobLooker:
         return SeenLauncher(
             process.launcher, process.pid, letter, stack, process.least_nodes, process.endpoint
         )
+
+
+def _has_started_ranks(rank: RankProcess, stacks: SpiedProcess) -> bool:
+    """Return whether a process may have started ranks by ``multiprocessing``, and waits for them."""
+    if location(stacks.main).doing is not Doing.USER:
+        return False
+    if joins_processes(stacks.main):
+        return True
+    paths = [f"/proc/{child.pid}/cmdline" for child in proc.children(rank.pid)]
+    lines = within_limit(lambda: [proc.content(path) for path in paths], [])
+    return any(b"multiprocessing.spawn" in line for line in lines)
+
+
+def _has_gpu(rank: RankProcess) -> bool:
+    """Return whether a rank, or a process that it started, was given a GPU or has opened one."""
+    pids = (rank.pid, *(child.pid for child in proc.children(rank.pid)))
+    return any(named(rank.environment.get(name, "")) for name in VISIBLE_VARIABLES) or any(
+        map(uses_gpu, pids)
+    )
 
 
 def uses_gpu(pid: int) -> bool:

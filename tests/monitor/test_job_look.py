@@ -45,8 +45,13 @@ def script() -> str:
     return WAITS
 
 
+@pytest.fixture
+def devices() -> str:
+    return ""
+
+
 @pytest.fixture(params=[()])
-def waits(request: pytest.FixtureRequest, tmp_path: Path, script: str) -> Iterator[int]:
+def waits(request: pytest.FixtureRequest, tmp_path: Path, script: str, devices: str) -> Iterator[int]:
     """Yield a rank without torch that sleeps in ``step``, started by the parameter."""
     names = {"SLURM_JOB_ID": JOB, "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     names["SLURMD_NODENAME"] = "n1"
@@ -55,6 +60,7 @@ def waits(request: pytest.FixtureRequest, tmp_path: Path, script: str) -> Iterat
     torch.mkdir(parents=True)
     (torch / "distributed_c10d.py").write_text("import time\ndef all_reduce():\n    time.sleep(600)\n")
     argv = [*request.param, sys.executable, "train.py"]
+    names["CUDA_VISIBLE_DEVICES"] = devices
     with subprocess.Popen(argv, env={**os.environ, **names}, cwd=tmp_path) as rank:
         until = time.monotonic() + 60
         while not (tmp_path / "up").exists() and rank.poll() is None and time.monotonic() < until:
@@ -165,6 +171,14 @@ def test_the_peer_of_a_read_is_seen(waits: int, tmp_path: Path) -> None:
     (rank,) = look().ranks
     (wait,) = rank.snapshot.stacks.waits
     assert (wait.kind, wait.holder) == ("read", f"127.0.0.1:{(tmp_path / 'up').read_text()}")
+
+
+@pytest.mark.parametrize("devices", ["0,1", "NoDevFiles"])
+def test_the_gpus_of_a_node_are_read_if_the_job_has_any(waits: int, tmp_path: Path, devices: str) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 0, 93, 100, 81559, 300, 40, GPU-1\n")
+    program.chmod(0o755)
+    assert bool(look(path=str(tmp_path)).gpus) is (devices == "0,1")
 
 
 EVENTS = """
