@@ -938,7 +938,8 @@ def test_ranks_that_were_only_counted_are_listed_with_their_processes() -> None:
     diagnosis = verdict(
         sampled(0, name=nameless), sampled(1, name=nameless), sampled(2, name=nameless, stack=LOOP)
     )
-    assert any("rank 2 is process 102" in line for line in diagnosis.evidence)
+    assert any("rank 0 is process 100" in line for line in diagnosis.evidence)
+    assert "rank 2 is process 102" in diagnosis.message
     assert blamed(diagnosis) == [(2, "n0")]
 
 
