@@ -25,6 +25,7 @@ class RankName:
     layout: str = ""  # how many tasks of its step each node has, as Slurm writes it: ``3,1`` or ``2(x4)``
     # its index among the processes of ``torch.multiprocessing.spawn``; -1: it is none of them
     spawned: int = -1
+    spawns: int = 0  # the processes that its parent has started, as far as its node shows; 0: unknown
     own: int = -1  # the number that a variable of its script shows; -1: none
 
 

@@ -160,9 +160,25 @@ class JobHistory:
 def worlds_of(looks: Sequence[JobLook], is_complete: bool) -> list[JobWorld]:
     """Return the worlds of a job, the largest first. ``is_complete``: every node has answered."""
     nodes = [look.node for look in looks]
-    ranks_of_job = _in_script([rank for look in looks for rank in look.ranks])
+    ranks_of_job = _in_script(_with_equal_spawns([rank for look in looks for rank in look.ranks]))
     worlds = [_world(ranks, nodes, is_complete) for ranks in _split(ranks_of_job, list(_KEYS))]
     return sorted(worlds, key=lambda world: -len(world.ranks))
+
+
+def _with_equal_spawns(ranks: Sequence[SeenRank]) -> list[SeenRank]:
+    """Number the ranks of ``torch.multiprocessing.spawn`` as if every task had started as many.
+
+    A task that does not join its processes does not show how many it started. Its last ones may have ended.
+    """
+    most = max((rank.name.spawns for rank in ranks), default=0)
+    renumbered = []
+    for rank in ranks:
+        name = rank.name
+        if 0 < name.spawns < most:
+            first = name.rank // name.spawns * most
+            name = replace(name, rank=first + name.spawned, size=name.size // name.spawns * most)
+        renumbered.append(replace(rank, name=name))
+    return renumbered
 
 
 def _in_script(ranks: Sequence[SeenRank]) -> list[SeenRank]:

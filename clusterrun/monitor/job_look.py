@@ -17,13 +17,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterrun import proc
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher
 from clusterrun.diagnosis.spied_process import SpiedProcess
-from clusterrun.diagnosis.stacks import TOGETHER, frame_of_worker, joins_processes, location
+from clusterrun.diagnosis.stacks import TOGETHER, Doing, frame_of_worker, joins_processes, location
 from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import replace
 from clusterrun.model.usage import GpuUse
 from clusterrun.model.visible_gpus import VISIBLE_VARIABLES, named
 from clusterrun.monitor.external_tools import GPU_PROGRAM, find_program
-from clusterrun.monitor.job_processes import JobProcess, JobProcesses, RankProcess, of_job, sorted_out
+from clusterrun.monitor.job_processes import (
+    JobProcess,
+    JobProcesses,
+    RankProcess,
+    of_job,
+    sorted_out,
+    within_limit,
+)
 from clusterrun.monitor.rank_look import RankLook, moment_of
 from clusterrun.monitor.sampling import count, use_between
 from clusterrun.monitor.seen_rank import seen_rank
@@ -123,8 +130,7 @@ class JobLooker:
         result: list[RankProcess] = []
         for rank in ranks:
             parent = stacks.get(rank.pid, SpiedProcess())
-            spawned = self._spawned_by(rank, parent) if joins_processes(parent.main) else []
-            result += spawned or [rank]
+            result += (self._spawned_by(rank, parent) if _has_started_ranks(rank, parent) else []) or [rank]
         return result
 
     def _spawned_by(self, rank: RankProcess, parent: SpiedProcess) -> list[RankProcess]:
@@ -141,7 +147,8 @@ class JobLooker:
             size = rank.name.size * number if rank.name.variable else 0
             first = max(0, rank.name.rank) * number
             for pid, index in numbered.items():
-                names[pid] = replace(rank.name, rank=first + index, size=size, spawned=index, parent=rank.pid)
+                name = replace(rank.name, rank=first + index, size=size, parent=rank.pid)
+                names[pid] = replace(name, spawned=index, spawns=number)
         else:
             meets = [pid for pid, child in children.items() if location(child.main).doing in TOGETHER]
             name = replace(rank.name, variable="", rank=-1, size=0, task=-1, parent=rank.pid)

@@ -933,6 +933,17 @@ def test_ranks_without_a_number_use_a_variable_of_their_script_if_all_have_it() 
     assert (world(2, 0, 1).is_numbered, world(2, 0, -1).is_numbered) == (True, False)
 
 
+def test_the_tasks_of_a_job_spawn_equally_many_ranks() -> None:
+    """The last process of the second task has ended, and the task does not show that it had two."""
+    places = {0: (0, 0, 2), 1: (0, 1, 2), 9: (1, 0, 1)}
+    ranks = []
+    for number, (task, index, spawns) in places.items():
+        name = {"spawned": index, "spawns": spawns, "task": task, "size": 2 * spawns}
+        name["rank"] = task * spawns + index
+        ranks.append(sampled(number, node=f"n{task}", stack=MEETING, name=name))
+    assert blamed(verdict(*ranks)) == [(3, "n1")]
+
+
 def test_ranks_that_were_only_counted_are_listed_with_their_processes() -> None:
     nameless = {"variable": "", "rank": -1, "size": 0}
     diagnosis = verdict(
