@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict, ra
 from clusterrun.model import hostlist
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, NoSuchRun
 from clusterrun.model.frozen import fields, replace
 from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
@@ -176,7 +177,14 @@ def diagnose(
         raise BadInput(f"{', '.join(names)} are several runs", "name one run; several files follow --log")
     context = Context()
     seconds = float(parse(limit)) if limit else LIMIT
-    target = find_run_or_job(context, names[0] if names else "last", say)
+    name = names[0] if names else "last"
+    try:
+        target = find_run_or_job(context, name, say)
+    except NoSuchRun as error:
+        if not os.path.isfile(name):
+            raise
+        message = f"{name} is a file, and no run has this name"
+        raise BadInput(message, f"clusterrun diagnose --log {shlex.quote(name)}") from error
     if isinstance(target, str):
         name, diagnosis = target, diagnosed(context, target, seconds, say)
     else:
@@ -200,7 +208,7 @@ def _of_job(context: Context, job: ForeignJob, seconds: float, user: str) -> Dia
         except JobEnded as error:
             say(f"{error.seen}: this is what its output says")
             job = context.client().foreign_job(job.job_id) or job
-    return _with_tasks(diagnose_ended_job(context, job, renew_line), job)
+    return _with_tasks(diagnose_ended_job(context, job, renew_line, user), job)
 
 
 def _with_tasks(diagnosis: Diagnosis, job: ForeignJob) -> Diagnosis:

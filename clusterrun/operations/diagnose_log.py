@@ -22,7 +22,7 @@ from clusterrun.model.errors import BadInput, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.size import sized
 from clusterrun.operations.context import Context, Tell, quiet
-from clusterrun.operations.find_run import not_a_run
+from clusterrun.operations.job_step import check_owner
 from clusterrun.slurm.foreign_job import ForeignJob
 
 STDIN = "-"
@@ -140,11 +140,12 @@ def diagnose_logs(
     return LogReport(tuple(files), diagnosis, tuple(errors[:MOST_ERRORS]), max(0, len(errors) - MOST_ERRORS))
 
 
-def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) -> Diagnosis:
+def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet, user: str = "") -> Diagnosis:
     """Return the diagnosis of a job that has ended, from its output files. ``tell``: as for other logs.
 
-    Raise ``NoSuchRun`` if none of them is on this machine.
+    Raise ``BadInput`` if the job is of somebody else, ``NoSuchRun`` if no output file is on this machine.
     """
+    check_owner(job, user)
     names = context.client().output_files(job)
     paths = [path for name in names for path in ([name] if os.path.isfile(name) else sorted(glob.glob(name)))]
     # Its number is in the names of files that its steps wrote: behind its name, or as the last number that
@@ -176,11 +177,10 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     paths += written
     log, files, read_notes = _read_all(list(dict.fromkeys(paths)), context.clock.monotonic, tell)
     if not files:
-        error = not_a_run(context, job)
         where = ", ".join(names) or "its name is not known"
         why = "; ".join(read_notes) or f"its output is not on this machine ({where})"
-        remedy = f"clusterrun diagnose --log FILE reads it where it is\n{error.remedy}"
-        raise NoSuchRun(f"job {job.job_id} has ended as {job.word}, and {why}", remedy)
+        message = f"job {job.job_id} has ended as {job.word}, and {why}"
+        raise NoSuchRun(message, "clusterrun diagnose --log FILE reads it where it is")
     log.job_ended(job.word, job.nodelist)
     diagnosis = _limited(diagnosis_of(log), files)
     read = ", ".join(file.path for file in files)
@@ -245,7 +245,7 @@ def _read_each(
 
 
 def expanded(names: Sequence[str]) -> list[str]:
-    """Return the files that ``names`` mean, each once. Raise ``BadInput`` for a glob without files."""
+    """Return the files that ``names`` mean, each once. Raise ``BadInput`` for a directory without logs."""
     paths: list[str] = []
     for name in names:
         if name == STDIN or not (os.path.isdir(name) or glob.has_magic(name)) or os.path.isfile(name):
@@ -260,6 +260,7 @@ def expanded(names: Sequence[str]) -> list[str]:
             )
         else:
             matches = sorted(path for path in glob.glob(name, recursive=True) if not os.path.isdir(path))
+            matches = matches or [name]
         if not matches:
             raise BadInput(
                 f"{name} holds no log files", "names such as a.log, a.out, a.err, a.txt and stdout.7 are read"

@@ -75,14 +75,8 @@ def user_name() -> str:
         return str(os.geteuid())
 
 
-def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
-    """Return the nodes of a running job. Raise ``BadInput`` if it does not run, or belongs to somebody else.
-
-    ``user`` is the owner whom an administrator has named.
-    """
-    if len(job.running_tasks) > 1:
-        array, tasks = job.job_id.partition("_")[0], " ".join(job.running_tasks[:8])
-        raise BadInput(f"{array} is an array, and several of its tasks run", f"name one of them: {tasks}")
+def check_owner(job: ForeignJob, user: str = "") -> None:
+    """Raise ``BadInput`` if the job is of somebody else. ``user``: the owner whom an administrator named."""
     me = user_name()
     owner = job.user or me
     if user and user != owner:
@@ -92,6 +86,14 @@ def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
         raise BadInput(f"job {job.job_id} ({job.name!r}) is of {owner}, and you are {me}", remedy)
     if owner != me and os.geteuid() != 0:
         raise BadInput(f"job {job.job_id} is of {owner}: only root may look at it", f"ask {owner}, or root")
+
+
+def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
+    """Return the nodes of a running job. Raise ``BadInput`` if it does not run, or as ``check_owner``."""
+    if len(job.running_tasks) > 1:
+        array, tasks = job.job_id.partition("_")[0], " ".join(job.running_tasks[:8])
+        raise BadInput(f"{array} is an array, and several of its tasks run", f"name one of them: {tasks}")
+    check_owner(job, user)
     if job.state is not State.RUNNING or job.word in job_states.HALTED or not job.nodelist:
         remedy = _reads_output(job) if job.state.ended else f"scontrol show job {job.job_id} says more"
         meaning = explain(job.reason).meaning if job.state is State.PENDING else ""

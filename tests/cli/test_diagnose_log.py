@@ -57,3 +57,6 @@ def test_stdin_is_read(tmp_path: Path) -> None:
 def test_wrong_arguments_are_refused(clusterrun: CommandLine) -> None:
     assert clusterrun("diagnose", "--log", "missing.out").code == 2
     assert clusterrun("diagnose", "one", "two").code == 2
+    path = str(LOGS / "torchrun-value-error.txt")
+    refused = clusterrun("diagnose", path)
+    assert refused.code == 2 and f"diagnose --log {path}" in refused.err

@@ -165,7 +165,7 @@ def test_files_of_several_jobs_are_judged_each_for_itself(tmp_path: Path, name: 
 
 def test_nothing_to_read_is_bad_input(tmp_path: Path) -> None:
     for name in ("missing.out", "*.nothing"):
-        with pytest.raises(BadInput):
+        with pytest.raises(BadInput, match="No such file"):
             read(str(tmp_path / name))
     with pytest.raises(BadInput):
         read(str(tmp_path))

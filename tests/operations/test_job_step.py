@@ -125,6 +125,17 @@ def test_root_may_look_at_a_job_of_the_user_it_names(monkeypatch: pytest.MonkeyP
         check_live(JOB)
 
 
+@pytest.mark.parametrize(("me", "user"), [("bob", ""), ("bob", "alice"), ("alice", "bob")])
+def test_the_output_of_an_ended_job_of_somebody_else_is_refused(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, me: str, user: str
+) -> None:
+    monkeypatch.setattr(job_step, "user_name", lambda: me)
+    (tmp_path / "out").write_text("fine\n")
+    job = replace(JOB, word="FAILED", output=str(tmp_path / "out"))
+    with pytest.raises(BadInput, match="of alice"):
+        diagnose_ended_job(context(tmp_path), job, user=user)
+
+
 @pytest.mark.parametrize(
     ("err", "kind", "message"),
     [
