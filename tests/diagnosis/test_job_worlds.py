@@ -672,6 +672,14 @@ def test_a_receive_is_compared_with_the_call_that_its_peer_is_in(halves: list[Se
     assert (either in diagnosis.message) is is_known
 
 
+def test_two_ranks_that_wait_for_each_other_are_compared_whatever_the_others_wait_for() -> None:
+    """Ranks 1 and 3 reduce in a group of their own. Rank 1 has not come there."""
+    others = [sampled(0, stack=BARRIER), sampled(2, stack=BARRIER), sampled(3, call=MainCall(group="part"))]
+    diagnosis = verdict(*others, half(1, "recv", 0))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
+    assert "either rank 0 left out send to rank 1, or rank 1 made a call too many" in diagnosis.message
+
+
 def _idle(rank: SeenRank, idle: float) -> SeenRank:
     process = replace(rank.snapshot.process, idle=idle)
     return replace(rank, snapshot=replace(rank.snapshot, process=process))

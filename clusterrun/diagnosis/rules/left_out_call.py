@@ -1,7 +1,8 @@
 """Ranks wait in a call for members that have gone on to a wider call, in which all members take part.
 
-Either these left the call out, or the others make it too early or once too often. The side that departs
-from its habit is odd. Otherwise the smaller side is, which a new phase of the script may fool.
+There they wait for the others. Either they left the call out, or the others make it too early or once too
+often. The side that departs from its habit is odd. Otherwise the smaller side is, which a new phase of the
+script may fool.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ CERTAINTY = 40
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    if table.end or not table.is_crossed:
+    if table.end or not (table.is_crossed or table.is_long_still):
         return []
     at = table.wait_by_rank
     gone_on: dict[int, Call] = {}
     for wait in table.waits:
         narrow = table.participants(wait)
-        for rank in filter(at.__contains__, wait.missing):
+        for rank in (rank for rank in wait.missing if rank in at and wait.rank in at[rank].missing):
             wide = table.participants(at[rank])
             # In a world of two a send takes as many ranks as a collective.
             is_send = not (wait.sequence or wait.is_of_all)
