@@ -7,17 +7,13 @@ of the lines. Errors that follow from the end of another rank count last.
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
 from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import NOT_STARTED, OF_SCRIPT, WHOLE_JOB, EndKind, EndLine, end_in_words
 from clusterrun.diagnosis.job_log import (
-    HARMLESS,
-    MOST_EXCEPTION,
     MOST_LAST_LINES,
-    MOST_SUSPECTS,
     JobLog,
     ended_first,
     named,
@@ -29,7 +25,6 @@ from clusterrun.diagnosis.known_errors import (
     NCCL_FAILED,
     NPU_FAILED,
     PART_ENDED,
-    ROWS,
     SIZES,
     KnownError,
     meaning,
@@ -47,8 +42,23 @@ from clusterrun.diagnosis.log_process import (
     is_final,
     is_of_communication,
 )
+from clusterrun.diagnosis.log_remedies import (
+    ENDED_REMEDY,
+    NOTHING_REMEDY,
+    REMEDIES,
+    TOO_MANY_REMEDY,
+    foreign,
+    remedy_of_end,
+)
+from clusterrun.diagnosis.log_suspects import (
+    LINES_BEFORE,
+    LINES_BEHIND,
+    LOOKS_FATAL,
+    lines_near,
+    suspect_errors,
+    suspect_lines,
+)
 from clusterrun.diagnosis.printed_errors import (
-    RANK_MARK,
     Error,
     is_of_launcher,
     is_plain_output,
@@ -76,8 +86,7 @@ LINES_TO_EXCEPTION = 60
 MOST_CULPRITS = 16
 # Ends of earlier runs that are shown.
 MOST_EARLIER = 2
-# Lines before and behind an error that are searched for what belongs to it, and the most that are shown.
-LINES_BEFORE, LINES_BEHIND = 30, 12
+# Lines near an error that are shown.
 MOST_NEAR = 2
 # Lines of code in which different ranks were, of which so many are shown.
 MOST_PLACES = 4
@@ -91,22 +100,6 @@ _OF_CODE = re.compile(
 )
 _UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
 _KILLED = re.compile(r"killed by signal: Killed|exited unexpectedly|abruptly")
-# Lines that look like an error, and lines that look like one and are none.
-_LOOKS_FATAL = re.compile(
-    r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault"
-    r"|\w*(?:error|exception)(?::|\s+Traceback)|error\b.{0,3}[:\]]))"
-    r"|^\W*\[?E(?:\d{3,4}|\b)|\bERROR\b|NCCL WARN"
-)
-_LOOKS_WRONG = re.compile(
-    r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
-    r"|refused|invalid|did not receive|killed|not found|no such|timed out|timeout(?!\W{0,3}[:=(])"
-    r"|unrecognized|unreachable|mismatch|corrupt(?:ed)?|closing signal)\b"
-)
-# Source code, headings, and what launchers and loaders print of an error.
-_NOT_NEAR = re.compile(
-    r"^raise |:$|frame #|following exception|(?:exitcode|exit code|status)\b|: Caught |^\w+\("
-    r"|terminate called"
-)
 # Lines that only announce an error, and the cell of a table.
 _HEADING = re.compile(
     r":$|Error executing job|triggered an exception|failed to run torchrun(?!.*exception: (?!Enc))"
@@ -128,59 +121,8 @@ _BETWEEN = re.compile(r"mismatch between collectives")
 # The ranks that such a message, or one about a shared GPU, names.
 _MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running)")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
-_TOO_MANY_REMEDY = (
-    "give every rank the number of all ranks as WORLD_SIZE, and start each once; end what was left over, and"
-    " remove an old file of the store"
-)
-_NOTHING_REMEDY = (
-    "clusterrun diagnose JOB looks into the ranks if the job still runs; else the log may be of another part"
-    " of the job: see the files of all ranks (srun -o, torchrun --log-dir), the exit code"
-    " (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
-)
-_ENDED_REMEDY = (
-    "sacct -j JOB -o State,End shows when; kill, timeout and scancel do so, often because a job hangs:"
-    " clusterrun diagnose JOB shows where"
-)
-_MEMORY_REMEDY = (
-    "ask for more with --mem (LSF: -M, PBS: -l mem), use fewer data-loader workers, or a smaller batch"
-)
-_REMEDIES = {
-    EndKind.NODE: "sinfo -R shows why; submit again with --exclude for that node",
-    EndKind.MEMORY: _MEMORY_REMEDY,
-    EndKind.START: "correct the command, load its environment before it (module load, source …/activate), or"
-    " put it where every node sees it",
-    EndKind.CONTAINER: "start the image once by hand (enroot import, apptainer exec): name, access, mounts",
-    EndKind.SIGNAL: "run once with PYTHONFAULTHANDLER=1 to see the line; dmesg on the node shows faults",
-    EndKind.EXIT: "see what that rank printed last; srun -l and torchrun --tee 3 mark lines with the rank",
-    EndKind.TIME_LIMIT: "ask for more with --time (LSF: -W, PBS: -l walltime), and save checkpoints",
-    EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
-    EndKind.CANCELLED: "sacct -j JOB -o State,End shows when (LSF: bhist -l JOB); often scancel",
-    EndKind.REQUEUED: "squeue -j JOB shows its next start, whose log has the same name, or JOB's own",
-    EndKind.OUTSIDE: _ENDED_REMEDY,
-    EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
-}
-_SENDERS = {
-    "SIGHUP|Hangup": "its terminal or ssh session closed: sbatch, tmux or setsid outlive it",
-    "SIGINT|KeyboardInterrupt": "somebody pressed Ctrl-C, or scancel --signal=INT sent it",
-}
 _ONE_BEFORE = "; the one before: "
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
-# Commands and options in remedies, and what stands for them in a job that clusterrun did not start.
-_FOREIGN = (
-    (re.compile(r"--env (\w+=)"), r"export \1"),
-    (re.compile(r"clusterrun exec -- "), "ssh NODE "),
-    (re.compile(r"clusterrun logs --rank N shows what it did last"), "see the end of every rank's log"),
-    (re.compile(r"clusterrun logs --rank (\S+) shows what it did last"), r"see the end of rank \1's log"),
-    (
-        re.compile(
-            r"clusterrun diagnose while it hangs, or a --hang-after below .* time-out, shows its line"
-        ),
-        "clusterrun diagnose JOB while it hangs shows its line",
-    ),
-    (re.compile(r"where submit was called; with --snapshot .*"), "where sbatch was called"),
-    (re.compile(r"clusterrun logs --tail 5"), "the end of every rank's log"),
-    (re.compile(r"\(--exclude\)"), "(sbatch --exclude)"),
-)
 
 
 def diagnosis_of(log: JobLog) -> Diagnosis:
@@ -315,13 +257,13 @@ class _LogVerdict:
         who = ranks_in_words([first.rank]) if first.rank >= 0 else "a process"
         if ASKED_TO_END.match(first.error.text):
             message = named(first.error.text)
-            remedy = _remedy(EndKind.OUTSIDE, message)
-            why = ", and the log does not say why" if remedy == _ENDED_REMEDY else ""
+            remedy = remedy_of_end(EndKind.OUTSIDE, message)
+            why = ", and the log does not say why" if remedy == ENDED_REMEDY else ""
             return _undetermined(f"{who} was ended from outside{why}: {message}", remedy=remedy)
         cut_off = {entry.rank for entry in errors if entry.rank >= 0}
         if all(WARNING.match(entry.error.text) for entry in errors):
             sentence = f"there is no error in it that ended a rank; {who} only warned: {first.error.message}"
-            return _undetermined(sentence, self._suspect_lines())
+            return _undetermined(sentence, suspect_lines(self._log))
         if len(cut_off) > 1 and all(is_of_communication(entry.error) for entry in errors):
             silent = sorted({*range(max(cut_off))} - cut_off)
             sentence = f"the log does not hold what failed first; {ranks_in_words(cut_off)} lost their peers"
@@ -340,7 +282,7 @@ class _LogVerdict:
         if is_of_launcher(first.error):
             who, cause = "the launcher", ""
         sentence = f"the log does not hold what failed first; {who} only noticed it{cause}"
-        return _undetermined(f"{sentence}: {first.error.message}", self._suspect_lines())
+        return _undetermined(f"{sentence}: {first.error.message}", suspect_lines(self._log))
 
     def _listed(self) -> Diagnosis | None:
         """The report of torchrun is cut off above the rank that failed first."""
@@ -348,7 +290,7 @@ class _LogVerdict:
             return None
         node = f" on {self._log.report.host}" if self._log.report.host else ""
         sentence = f"{ranks_in_words(failed)}{node} exited; the log lacks the rank that failed first"
-        return _undetermined(sentence, self._suspect_lines())
+        return _undetermined(sentence, suspect_lines(self._log))
 
     def _cut_traceback(self) -> Diagnosis | None:
         """The log ends inside of a traceback of a rank."""
@@ -362,7 +304,7 @@ class _LogVerdict:
         )
         who = ranks_in_words(sorted({culprit.rank for culprit in culprits})) if culprits else "a process"
         sentence = f"{who} failed: the log ends in {message}"
-        return Diagnosis(Verdict.CRASHED, sentence, culprits, (), self._suspect_lines(), _NOTHING_REMEDY)
+        return Diagnosis(Verdict.CRASHED, sentence, culprits, (), suspect_lines(self._log), NOTHING_REMEDY)
 
     def _unmarked_error(self) -> Diagnosis | None:
         """A line that looks like an error has no traceback, and little other output follows."""
@@ -370,8 +312,8 @@ class _LogVerdict:
         until = plain[-1 - LINES_BEHIND] if len(plain) > LINES_BEHIND else 0
         suspects = [
             entry
-            for entry in self._suspects()
-            if _LOOKS_FATAL.search(entry.error.text)
+            for entry in suspect_errors(self._log)
+            if LOOKS_FATAL.search(entry.error.text)
             # NCCL also warns of what it does without.
             and not re.search(f"NCCL WARN|{LAUNCHER_FAILED}", entry.error.text)
             and not (entry.error.is_consequence or (self._end and end_in_words(entry.error.text, 0)))
@@ -433,17 +375,17 @@ class _LogVerdict:
             message += f", {ranks_in_words(twice)} more than once: do all nodes start at rank 0?"
         if not message:
             return None
-        return Diagnosis(Verdict.MISMATCH, message, (), (), self._last_lines, _TOO_MANY_REMEDY)
+        return Diagnosis(Verdict.MISMATCH, message, (), (), self._last_lines, TOO_MANY_REMEDY)
 
     def _nothing_certain(self) -> Diagnosis:
         """Return the line that looks most like an error."""
-        suspects = self._suspect_lines()
+        suspects = suspect_lines(self._log)
         if not suspects:
             return self._without_failure("there is no error in it")
         if self._log.has_failed and self._log.last_lines[-1:] == [suspects[-1]]:
             # A command that ended a script is the last one that printed.
             message = f"a command of the job failed, and nothing ran after it: {suspects[-1]}"
-            return Diagnosis(Verdict.CRASHED, message, (), (), suspects[:-1], _REMEDIES[EndKind.START])
+            return Diagnosis(Verdict.CRASHED, message, (), (), suspects[:-1], REMEDIES[EndKind.START])
         suspect = suspects[0]
         if suspect in self._log.not_loaded[:1]:
             suspect = " ".join(self._log.not_loaded)
@@ -466,53 +408,6 @@ class _LogVerdict:
         if steps:
             message += f"; the last progress is: {steps[0]}"
         return _undetermined(message, self._last_lines)
-
-    def _suspects(self, before: int = sys.maxsize) -> list[LogError]:
-        """Return the lines near the end of the log, after its last step, that look like an error."""
-        last_step = max((process.last_step for process in self._log.processes.values()), default=0)
-        lines: dict[str, LogError] = {}
-        skipped, heading, is_source = 0, "", False
-        for order, rank, text in self._log.tail:
-            was_frame, is_source = is_source, 'File "' in text
-            # Python prints these at the end of a process, and they do not change its exit code.
-            skipped += text.startswith("Exception ignored in")
-            message = text.strip()[:MOST_EXCEPTION]
-            if heading and text[:1].isspace():
-                # The message of an exception stands below its name.
-                error = replace(lines[heading].error, text=f"{lines[heading].error.text} {message}".strip())
-                lines[heading] = replace(lines[heading], error=error)
-                continue
-            heading, is_exception = "", EXCEPTION_LINE.match(text) is not None
-            is_harmless = skipped or was_frame or (not is_exception and HARMLESS.search(text))
-            if last_step < order < before and not is_harmless:
-                marked_rank = rank_in(message)
-                rank = marked_rank if marked_rank >= 0 else rank
-                error = Error(0.0, rank, RANK_MARK.sub("", message), row=meaning(message))
-                heading = message if is_exception and message.endswith(":") else ""
-                lines.setdefault(message, LogError(error, order, rank))
-            skipped -= skipped > 0 and is_exception
-        suspects = [entry for entry in lines.values() if _LOOKS_FATAL.search(entry.error.text)]
-        return suspects or [entry for entry in lines.values() if _LOOKS_WRONG.search(entry.error.text)]
-
-    def _suspect_lines(self, before: int = sys.maxsize) -> tuple[str, ...]:
-        """Return the first lines that look like an error, each with its rank."""
-        return tuple(
-            f"rank {entry.rank}: {entry.error.text}" if entry.rank >= 0 else entry.error.text
-            for entry in self._suspects(before)[:MOST_SUSPECTS]
-        )
-
-    def _near(self, first: LogError) -> list[str]:
-        """Return lines around an error that look like one, and are neither a heading nor a report of ends."""
-        lines = []
-        for order, rank, text in self._log.tail:
-            line = RANK_MARK.sub("", text)
-            distance = order - first.order
-            # The lines of a traceback are indented, and stand above its exception.
-            is_far = not -LINES_BEFORE < distance < LINES_BEHIND or (distance < 0 and line[:1].isspace())
-            looks_wrong = _LOOKS_FATAL.search(line) or _LOOKS_WRONG.search(line)
-            if rank in (-1, first.rank) and looks_wrong and not (is_far or HARMLESS.search(line)):
-                lines.append(line.strip()[:MOST_EXCEPTION])
-        return [line for line in dict.fromkeys(lines) if not _NOT_NEAR.search(line)]
 
     def _tracebacks_without_exception(self, of_launchers: bool) -> list[LogError]:
         """Return the tracebacks whose exceptions the log lacks: of ranks, or of launchers."""
@@ -617,13 +512,17 @@ class _LogVerdict:
         is_explained = error.row not in (None, NCCL_FAILED, NPU_FAILED) and "NCCL WARN" not in error.text
         is_explained = is_explained and not (error.row and error.row.hardware)
         # DDP lists the parameters below its message.
-        near = [line for line in self._near(first) if not is_explained or "did not receive grad" in line]
+        near = [
+            line
+            for line in lines_near(self._log, first)
+            if not is_explained or "did not receive grad" in line
+        ]
         evidence += [f"near it: {line}" for line in near if line not in sentence][:MOST_NEAR]
         evidence += [end.line for end in self._ends[:3]]
         remedy = self._remedy_of_error(error, row, line_of(where))
         verdict = row.verdict if row else Verdict.CRASHED
         if too_many:
-            verdict, remedy = Verdict.MISMATCH, _TOO_MANY_REMEDY
+            verdict, remedy = Verdict.MISMATCH, TOO_MANY_REMEDY
         elif follows_nccl:
             verdict, remedy = Verdict.NEVER_ARRIVED, foreign(TIMEOUT_REMEDY)
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
@@ -677,7 +576,7 @@ class _LogVerdict:
         if row:
             return foreign(row.remedy)
         if ASKED_TO_END.match(error.text):
-            return _remedy(EndKind.OUTSIDE, named(error.text))
+            return remedy_of_end(EndKind.OUTSIDE, named(error.text))
         if not place:
             return "the message says all that the log has: it shows no line of your code"
         of_program = "; the error is the program's own" if _OF_CODE.match(error.text) else ""
@@ -769,7 +668,9 @@ class _LogVerdict:
         evidence += [other.line for other in ends[:4]]
         complaint = self._log.complaint if self._log.complaint_order <= end.order else ""
         if end.kind is EndKind.EXIT and not (complaint or self._errors):
-            complaint = next((line for line in self._suspect_lines(end.order) if line not in end.line), "")
+            complaint = next(
+                (line for line in suspect_lines(self._log, end.order) if line not in end.line), ""
+            )
         if (
             complaint
             and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START)
@@ -791,7 +692,7 @@ class _LogVerdict:
             ]
         evidence += [f"last line: {line}" for line in self._log.last_lines[-2:] if line not in evidence]
         verdict = _VERDICTS.get(end.kind, Verdict.CRASHED)
-        return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), _remedy(end.kind, message))
+        return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), remedy_of_end(end.kind, message))
 
     def _did_not_go_on(self, end: EndLine) -> bool:
         """Return whether nothing ran after a command that could not be started, but ranks that missed it."""
@@ -817,18 +718,8 @@ class _LogVerdict:
         return kind.value, not end.is_report, end.ranks != (self._log.first_rank,)
 
 
-def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = _NOTHING_REMEDY) -> Diagnosis:
+def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = NOTHING_REMEDY) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
-
-
-def foreign(remedy: str) -> str:
-    """Return a remedy in words for a job that clusterrun did not start."""
-    for row in ROWS:
-        if row.elsewhere:
-            remedy = remedy.replace(row.remedy, row.elsewhere)
-    for pattern, replacement in _FOREIGN:
-        remedy = pattern.sub(replacement, remedy)
-    return remedy
 
 
 def _names_victim(end: EndLine, node: str) -> bool:
@@ -849,18 +740,6 @@ def _node_after(order: int, ends: Sequence[EndLine]) -> str:
     """Return the node whose task ended first after a line; '' if no line names it."""
     nodes = (end.node for end in ends if end.order > order and end.kind in (EndKind.EXIT, EndKind.SIGNAL))
     return next(nodes, "")
-
-
-def _remedy(kind: EndKind, message: str) -> str:
-    """Return the remedy for an end, by its message or its signal if that has few causes."""
-    if kind is EndKind.SIGNAL and ("SIGKILL" in message or "Killed" in message):
-        return f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
-    for name, remedy in _SENDERS.items():
-        if re.search(name, message):
-            return remedy
-    row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START, EndKind.EXIT) else None
-    is_by_signal = kind is EndKind.SIGNAL and row is not None and row.consequence
-    return foreign(row.remedy) if row and not is_by_signal else _REMEDIES[kind]
 
 
 def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError, LogError | None]:

@@ -1,0 +1,82 @@
+"""Find the remedy for an error or an end in the log of a job that clusterrun did not start; pure."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.diagnosis.end_lines import EndKind
+from clusterrun.diagnosis.known_errors import ROWS, meaning
+
+TOO_MANY_REMEDY = (
+    "give every rank the number of all ranks as WORLD_SIZE, and start each once; end what was left over, and"
+    " remove an old file of the store"
+)
+NOTHING_REMEDY = (
+    "clusterrun diagnose JOB looks into the ranks if the job still runs; else the log may be of another part"
+    " of the job: see the files of all ranks (srun -o, torchrun --log-dir), the exit code"
+    " (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
+)
+ENDED_REMEDY = (
+    "sacct -j JOB -o State,End shows when; kill, timeout and scancel do so, often because a job hangs:"
+    " clusterrun diagnose JOB shows where"
+)
+_MEMORY_REMEDY = (
+    "ask for more with --mem (LSF: -M, PBS: -l mem), use fewer data-loader workers, or a smaller batch"
+)
+REMEDIES = {
+    EndKind.NODE: "sinfo -R shows why; submit again with --exclude for that node",
+    EndKind.MEMORY: _MEMORY_REMEDY,
+    EndKind.START: "correct the command, load its environment before it (module load, source …/activate), or"
+    " put it where every node sees it",
+    EndKind.CONTAINER: "start the image once by hand (enroot import, apptainer exec): name, access, mounts",
+    EndKind.SIGNAL: "run once with PYTHONFAULTHANDLER=1 to see the line; dmesg on the node shows faults",
+    EndKind.EXIT: "see what that rank printed last; srun -l and torchrun --tee 3 mark lines with the rank",
+    EndKind.TIME_LIMIT: "ask for more with --time (LSF: -W, PBS: -l walltime), and save checkpoints",
+    EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
+    EndKind.CANCELLED: "sacct -j JOB -o State,End shows when (LSF: bhist -l JOB); often scancel",
+    EndKind.REQUEUED: "squeue -j JOB shows its next start, whose log has the same name, or JOB's own",
+    EndKind.OUTSIDE: ENDED_REMEDY,
+    EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
+}
+_SENDERS = {
+    "SIGHUP|Hangup": "its terminal or ssh session closed: sbatch, tmux or setsid outlive it",
+    "SIGINT|KeyboardInterrupt": "somebody pressed Ctrl-C, or scancel --signal=INT sent it",
+}
+# Commands and options in remedies, and what stands for them in a job that clusterrun did not start.
+_FOREIGN = (
+    (re.compile(r"--env (\w+=)"), r"export \1"),
+    (re.compile(r"clusterrun exec -- "), "ssh NODE "),
+    (re.compile(r"clusterrun logs --rank N shows what it did last"), "see the end of every rank's log"),
+    (re.compile(r"clusterrun logs --rank (\S+) shows what it did last"), r"see the end of rank \1's log"),
+    (
+        re.compile(
+            r"clusterrun diagnose while it hangs, or a --hang-after below .* time-out, shows its line"
+        ),
+        "clusterrun diagnose JOB while it hangs shows its line",
+    ),
+    (re.compile(r"where submit was called; with --snapshot .*"), "where sbatch was called"),
+    (re.compile(r"clusterrun logs --tail 5"), "the end of every rank's log"),
+    (re.compile(r"\(--exclude\)"), "(sbatch --exclude)"),
+)
+
+
+def foreign(remedy: str) -> str:
+    """Return a remedy in words for a job that clusterrun did not start."""
+    for row in ROWS:
+        if row.elsewhere:
+            remedy = remedy.replace(row.remedy, row.elsewhere)
+    for pattern, replacement in _FOREIGN:
+        remedy = pattern.sub(replacement, remedy)
+    return remedy
+
+
+def remedy_of_end(kind: EndKind, message: str) -> str:
+    """Return the remedy for an end, by its message or its signal if that has few causes."""
+    if kind is EndKind.SIGNAL and ("SIGKILL" in message or "Killed" in message):
+        return f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
+    for name, remedy in _SENDERS.items():
+        if re.search(name, message):
+            return remedy
+    row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START, EndKind.EXIT) else None
+    is_by_signal = kind is EndKind.SIGNAL and row is not None and row.consequence
+    return foreign(row.remedy) if row and not is_by_signal else REMEDIES[kind]

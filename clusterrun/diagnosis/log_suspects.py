@@ -1,0 +1,81 @@
+"""Find the lines at the end of a job's log that look like an error, but were not read as one; pure."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from clusterrun.diagnosis.job_log import HARMLESS, MOST_EXCEPTION, MOST_SUSPECTS, JobLog
+from clusterrun.diagnosis.known_errors import meaning
+from clusterrun.diagnosis.log_process import EXCEPTION_LINE, LogError
+from clusterrun.diagnosis.printed_errors import RANK_MARK, Error, rank_in
+from clusterrun.model.frozen import replace
+
+# Lines before and behind an error that are searched for what belongs to it.
+LINES_BEFORE, LINES_BEHIND = 30, 12
+# Lines that look like an error, and lines that look like one and are none.
+LOOKS_FATAL = re.compile(
+    r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault"
+    r"|\w*(?:error|exception)(?::|\s+Traceback)|error\b.{0,3}[:\]]))"
+    r"|^\W*\[?E(?:\d{3,4}|\b)|\bERROR\b|NCCL WARN"
+)
+_LOOKS_WRONG = re.compile(
+    r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
+    r"|refused|invalid|did not receive|killed|not found|no such|timed out|timeout(?!\W{0,3}[:=(])"
+    r"|unrecognized|unreachable|mismatch|corrupt(?:ed)?|closing signal)\b"
+)
+# Source code, headings, and what launchers and loaders print of an error.
+_NOT_NEAR = re.compile(
+    r"^raise |:$|frame #|following exception|(?:exitcode|exit code|status)\b|: Caught |^\w+\("
+    r"|terminate called"
+)
+
+
+def suspect_errors(log: JobLog, before: int = sys.maxsize) -> list[LogError]:
+    """Return the lines near the end of the log, after its last step, that look like an error."""
+    last_step = max((process.last_step for process in log.processes.values()), default=0)
+    lines: dict[str, LogError] = {}
+    skipped, heading, is_source = 0, "", False
+    for order, rank, text in log.tail:
+        was_frame, is_source = is_source, 'File "' in text
+        # Python prints these at the end of a process, and they do not change its exit code.
+        skipped += text.startswith("Exception ignored in")
+        message = text.strip()[:MOST_EXCEPTION]
+        if heading and text[:1].isspace():
+            # The message of an exception stands below its name.
+            error = replace(lines[heading].error, text=f"{lines[heading].error.text} {message}".strip())
+            lines[heading] = replace(lines[heading], error=error)
+            continue
+        heading, is_exception = "", EXCEPTION_LINE.match(text) is not None
+        is_harmless = skipped or was_frame or (not is_exception and HARMLESS.search(text))
+        if last_step < order < before and not is_harmless:
+            marked_rank = rank_in(message)
+            rank = marked_rank if marked_rank >= 0 else rank
+            error = Error(0.0, rank, RANK_MARK.sub("", message), row=meaning(message))
+            heading = message if is_exception and message.endswith(":") else ""
+            lines.setdefault(message, LogError(error, order, rank))
+        skipped -= skipped > 0 and is_exception
+    fatal = [entry for entry in lines.values() if LOOKS_FATAL.search(entry.error.text)]
+    return fatal or [entry for entry in lines.values() if _LOOKS_WRONG.search(entry.error.text)]
+
+
+def suspect_lines(log: JobLog, before: int = sys.maxsize) -> tuple[str, ...]:
+    """Return the first lines that look like an error, each with its rank."""
+    return tuple(
+        f"rank {entry.rank}: {entry.error.text}" if entry.rank >= 0 else entry.error.text
+        for entry in suspect_errors(log, before)[:MOST_SUSPECTS]
+    )
+
+
+def lines_near(log: JobLog, first: LogError) -> list[str]:
+    """Return lines around an error that look like one, and are neither a heading nor a report of ends."""
+    lines = []
+    for order, rank, text in log.tail:
+        line = RANK_MARK.sub("", text)
+        distance = order - first.order
+        # The lines of a traceback are indented, and stand above its exception.
+        is_far = not -LINES_BEFORE < distance < LINES_BEHIND or (distance < 0 and line[:1].isspace())
+        looks_wrong = LOOKS_FATAL.search(line) or _LOOKS_WRONG.search(line)
+        if rank in (-1, first.rank) and looks_wrong and not (is_far or HARMLESS.search(line)):
+            lines.append(line.strip()[:MOST_EXCEPTION])
+    return [line for line in dict.fromkeys(lines) if not _NOT_NEAR.search(line)]
