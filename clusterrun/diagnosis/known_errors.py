@@ -124,12 +124,28 @@ NCCL_FAILED = KnownError(
     "--env NCCL_DEBUG=WARN shows which call; clusterrun check tests network, shared memory and GPUs",
 )
 
-# The lines around it say why.
+# The lines around them say why.
+WRITE_FAILED = KnownError(
+    r"PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos",
+    "torch could not write a file: the disk is full, a quota is used up, or the file system failed",
+    "df -h and the quota of the folder, on that node (clusterrun exec -- df -h)",
+    shared=True,
+)
+NOT_FINITE = KnownError(
+    r"(?:Error|Exception): .*(?i:loss scale already at minimum|minimum loss scale|found nan in"
+    r"|unexpected result nan|loss (?:is|became|was) nan)",
+    "the loss or its gradients became NaN, or overflow in fp16",
+    "bf16 instead of fp16, a lower learning rate, or a look at that batch; if it is always the same GPU, "
+    "clusterrun check tests it",
+)
 NPU_FAILED = KnownError(
     r"HCCL error in|\bexecute failed, reason=\[|\bE[A-Z]\d{4}: .*[Rr]eason: (?!Remote Rank)",
     "a call of an NPU or of its library for collectives (HCCL) failed",
     "lines that begin with E, a letter and four digits give the reason; else see ~/ascend/log on the node",
 )
+
+# Rows that do not say why.
+VAGUE = (NCCL_FAILED, NPU_FAILED, WRITE_FAILED, NOT_FINITE)
 
 # The first row that matches counts, so special rows come before general ones.
 ROWS: tuple[KnownError, ...] = (
@@ -367,7 +383,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"ibv_modify_qp failed|ibv_\w+ failed.*(?:unreachable|No such device)",
         "a route or an adapter of the RDMA network is missing, or two rails cannot reach each other",
-        "see ibstat on the node; --env NCCL_IB_GID_INDEX chooses another address; --env NCCL_CROSS_NIC=0",
+        "see ibstat on the node; --env NCCL_IB_GID_INDEX=… chooses another address; --env NCCL_CROSS_NIC=0",
         Verdict.LINK,
     ),
     KnownError(
@@ -501,12 +517,7 @@ ROWS: tuple[KnownError, ...] = (
         "try the path on that node (clusterrun exec -- ls …); leave the node out with --exclude",
         shared=True,
     ),
-    KnownError(
-        r"PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos",
-        "torch could not write a file: the disk is full, a quota is used up, or the file system failed",
-        "df -h and the quota of the folder, on that node (clusterrun exec -- df -h)",
-        shared=True,
-    ),
+    WRITE_FAILED,
     KnownError(
         r"size mismatch for .*copying a param",
         "the weights of the checkpoint do not fit the model",
@@ -559,6 +570,8 @@ ROWS: tuple[KnownError, ...] = (
         "a package is missing in the ranks' Python, or is another version",
         "install it there (clusterrun status names that Python), name another with --python, or bring it "
         "with --setup 'module load …'; one of your own folders: --env PYTHONPATH=$PWD, or start it with -m",
+        elsewhere="install it in the Python that the batch script starts, or load its environment there "
+        "(module load …, conda activate …); one of your own folders: export PYTHONPATH=$PWD, or -m",
     ),
     KnownError(
         r"GLIBC(?:XX)?_[\d.]+' not found|version `GLIBC",
@@ -566,9 +579,27 @@ ROWS: tuple[KnownError, ...] = (
         "use a wheel or container for the node's system, or nodes like the one it was built on",
     ),
     KnownError(
-        r"cannot open shared object file|undefined symbol",
-        "a shared library is missing or does not fit",
+        r"cannot open shared object file",
+        "a shared library is missing",
         "load what it needs in --setup ('module load cuda'), or set LD_LIBRARY_PATH with --env",
+    ),
+    KnownError(
+        r"undefined symbol",
+        "a native extension or library was built for another version of torch or of a library",
+        "install a wheel that fits this torch, CUDA and Python, or build it again; LD_LIBRARY_PATH may put "
+        "another library first",
+    ),
+    KnownError(
+        r"returned error code: 40[13]\b|unauthorized: authentication required|pull access denied",
+        "the registry refuses the image: this user is not logged in, or may not use it",
+        "log in on the nodes (enroot: ~/.config/enroot/.credentials, apptainer registry login), or start a "
+        "local image file",
+    ),
+    KnownError(
+        r"mount source \S+ doesn't exist",
+        "a path that is mounted into the container is missing on that node",
+        "ls that path on the node (clusterrun exec -- ls …); its file system may not be mounted there: leave "
+        "the node out (--exclude)",
     ),
     KnownError(
         r"fatal error: \S+\.h(?:pp)?: No such file|Error building extension '",
@@ -615,6 +646,18 @@ ROWS: tuple[KnownError, ...] = (
         r"EOFError: EOF when reading a line|\bBdbQuit\b",
         "the script reads from a keyboard (input(), breakpoint()), and ranks have none",
         "take it out; clusterrun exec --rank N -- py-spy dump --pid $CLUSTERRUN_RANK_PID looks into a rank",
+    ),
+    # --- the training itself ---
+    NOT_FINITE,
+    KnownError(
+        r"Attempting to unscale FP16 gradients",
+        "the weights that are trained are in fp16 themselves, and a GradScaler needs them in float32",
+        "load them in float32 below autocast, or train in bf16",
+    ),
+    KnownError(
+        r"stack expects each tensor to be equal size|you should probably activate truncation",
+        "the samples of a batch have different lengths",
+        "a collate_fn that pads inputs and labels, or padding=True and truncation=True in the tokenizer",
     ),
     # --- training alone ---
     KnownError(

@@ -11,6 +11,14 @@ TOO_MANY_REMEDY = (
     "give every rank the number of all ranks as WORLD_SIZE, and start each once; end what was left over, and"
     " remove an old file of the store"
 )
+NATIVE_REMEDY = (
+    "native code crashed below that line: do its library, torch, CUDA and the driver fit together? dmesg on"
+    " the node shows faults"
+)
+NOT_LOADED_REMEDY = (
+    'load the environment in the batch script: eval "$(conda shell.bash hook)" before conda activate;'
+    " module avail lists the modules of this cluster"
+)
 NOTHING_REMEDY = (
     "clusterrun diagnose JOB looks into the ranks if the job still runs; else the log may be of another part"
     " of the job: see the files of all ranks (srun -o, torchrun --log-dir), the exit code"
@@ -54,7 +62,12 @@ _FOREIGN = (
         ),
         "clusterrun diagnose JOB while it hangs shows its line",
     ),
-    (re.compile(r"where submit was called; with --snapshot .*"), "where sbatch was called"),
+    (re.compile(r"where submit was called, or --setup .*"), "where sbatch was called, or cd goes"),
+    (re.compile(r" in --setup\b"), " in the batch script"),
+    (re.compile(r" with --env$"), ""),
+    (re.compile(r"clusterrun submit --avoid-bad, and"), "leave the node out (sbatch --exclude), and"),
+    (re.compile(r" \(--python names it\)"), ""),
+    (re.compile(r"--python names another interpreter"), "or start it with another Python"),
     (re.compile(r"clusterrun logs --tail 5"), "the end of every rank's log"),
     (re.compile(r"\(--exclude\)"), "(sbatch --exclude)"),
 )
@@ -77,6 +90,7 @@ def remedy_of_end(kind: EndKind, message: str) -> str:
     for name, remedy in _SENDERS.items():
         if re.search(name, message):
             return remedy
-    row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START, EndKind.EXIT) else None
+    is_of_process = kind in (EndKind.SIGNAL, EndKind.START, EndKind.CONTAINER, EndKind.EXIT)
+    row = meaning(message) if is_of_process else None
     is_by_signal = kind is EndKind.SIGNAL and row is not None and row.consequence
     return foreign(row.remedy) if row and not is_by_signal else REMEDIES[kind]

@@ -23,9 +23,9 @@ from clusterrun.diagnosis.job_log import (
 from clusterrun.diagnosis.known_errors import (
     LAUNCHER_FAILED,
     NCCL_FAILED,
-    NPU_FAILED,
     PART_ENDED,
     SIZES,
+    VAGUE,
     KnownError,
     meaning,
 )
@@ -44,6 +44,8 @@ from clusterrun.diagnosis.log_process import (
 )
 from clusterrun.diagnosis.log_remedies import (
     ENDED_REMEDY,
+    NATIVE_REMEDY,
+    NOT_LOADED_REMEDY,
     NOTHING_REMEDY,
     REMEDIES,
     TOO_MANY_REMEDY,
@@ -75,6 +77,7 @@ from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.diagnosis.wording import cut
 from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.states import State
 
 # So much other output between an exception and an end shows that the exception did not cause the end.
@@ -120,6 +123,8 @@ _DONE = re.compile(r"(?i)(?:all )?done\b(?! \w+ing\b)")
 _BETWEEN = re.compile(r"mismatch between collectives")
 # The ranks that such a message, or one about a shared GPU, names.
 _MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running)")
+# A program lacks what an environment brings.
+_LACKS = re.compile(r"ModuleNotFoundError|ImportError|shared object|not found|No such file")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
 _ONE_BEFORE = "; the one before: "
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
@@ -196,7 +201,12 @@ class _LogVerdict:
             others = [message for message in messages if f"{_ONE_BEFORE}{message}" not in diagnosis.message]
             notes += [f"an earlier one ended so: {message}" for message in others[:MOST_EARLIER]]
         if self._log.not_loaded and diagnosis.verdict is Verdict.CRASHED:
-            notes.append(f"before that: {' '.join(self._log.not_loaded)}")
+            not_loaded = f"before that: {' '.join(self._log.not_loaded)}"
+            if _LACKS.search(diagnosis.message):
+                message = f"{diagnosis.message}; {not_loaded}"
+                diagnosis = replace(diagnosis, message=message, remedy=NOT_LOADED_REMEDY)
+            else:
+                notes.append(not_loaded)
         elif diagnosis.verdict in (Verdict.CRASHED, Verdict.UNDETERMINED):
             not_started = [end.line for end in self._all_ends if end not in self._ends]
             notes += [f"before that: {line}" for line in not_started[:1]]
@@ -444,12 +454,15 @@ class _LogVerdict:
         ranks, node = self._who_failed(first, same, errors)
         if len(meant := _MEANT.findall(hint.error.text if hint else error.text)) > 1:
             ranks, node = tuple(sorted({int(rank) for rank in meant})), ""
-        culprits = self._culprits_of(ranks, node, error.message)
+        nodes = sorted({entry.node for entry in same if entry.node}) if not ranks else []
+        culprits = self._culprits_of(ranks, nodes or [node], error.message)
         files = list(dict.fromkeys(filter(None, map(self._file_of, same))))
         evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
         who = f"a process of {files[0]}" if files and not node else "a process"
+        who = "processes" if len(nodes) > 1 else who
         who = ranks_in_words(ranks) if ranks else who
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
+        on = f" on {fold(nodes)}" if len(nodes) > 1 else on
         is_between = SIZES.search(error.text) or _BETWEEN.search(error.text)
         if is_between:
             culprits = ()  # the other rank may be wrong
@@ -465,8 +478,9 @@ class _LogVerdict:
         shown |= {process.rank for process in self._log.processes.values() if process.rank >= 0}
         is_only_rank = shown == {*ranks} and self._log.world != 1 and not self._all_ends
         is_only_rank = is_only_rank and len(self._log.file_names) < 2
-        did = "failed first" if len(ranks) < 2 and not is_only_rank else "failed"
-        were = "was" if len(ranks) < 2 else "were"
+        is_alone = max(len(ranks), len(nodes)) < 2
+        did = "failed first" if is_alone and not is_only_rank else "failed"
+        were = "was" if is_alone else "were"
         did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
         did = "reported" if is_between else did
         sentence = f"{who}{on} {did}: {error.message}"
@@ -490,7 +504,10 @@ class _LogVerdict:
             evidence.append(too_many)
         elif row:
             evidence.append(f"cause: {row.cause}")
-        evidence += [hint.error.text] if hint else []
+        if hint and hint.error.row is not error.row and not is_timeout(hint.error):
+            sentence += f"; its cause: {hint.error.text}"
+        elif hint:
+            evidence.append(hint.error.text)
         evidence += self._log.nccl_warnings if warning else ()
         where = error.frame
         if not where and (caller := _caller(first, [*errors, *self._unended])):
@@ -509,7 +526,7 @@ class _LogVerdict:
                 break
         if others and others[-1].error.frame and error.text not in others[-1].error.message:
             evidence.append(f"also printed: {cut(others[-1].error.message)}")
-        is_explained = error.row not in (None, NCCL_FAILED, NPU_FAILED) and "NCCL WARN" not in error.text
+        is_explained = error.row not in (None, *VAGUE) and "NCCL WARN" not in error.text
         is_explained = is_explained and not (error.row and error.row.hardware)
         # DDP lists the parameters below its message.
         near = [
@@ -558,16 +575,14 @@ class _LogVerdict:
                 ranks, node = _ended_alike(ended, [end for end in self._ends if end.order < until])
         return ranks or _watched(first.error, errors), node
 
-    def _culprits_of(self, ranks: Sequence[int], node: str, why: str) -> tuple[Culprit, ...]:
+    def _culprits_of(self, ranks: Sequence[int], nodes: Sequence[str], why: str) -> tuple[Culprit, ...]:
         node_of_ended = {rank: end.node for end in reversed(self._ends) if end.node for rank in end.ranks}
         places = {rank: self._log.nodes.get(rank) or node_of_ended.get(rank, "") for rank in ranks}
         culprits = tuple(
-            Culprit(rank, places[rank] or (node if len(ranks) == 1 else ""), why)
+            Culprit(rank, places[rank] or (nodes[0] if len(ranks) == 1 else ""), why)
             for rank in ranks[:MOST_CULPRITS]
         )
-        if not culprits and node:
-            culprits = (Culprit(-1, node, why),)
-        return culprits
+        return culprits or tuple(Culprit(-1, node, why) for node in nodes[:MOST_CULPRITS] if node)
 
     def _remedy_of_error(self, error: Error, row: KnownError | None, place: str) -> str:
         """Return the remedy for an error that means ``row``, at a line of the user's code; '' for none."""
@@ -577,6 +592,8 @@ class _LogVerdict:
             return foreign(row.remedy)
         if ASKED_TO_END.match(error.text):
             return remedy_of_end(EndKind.OUTSIDE, named(error.text))
+        if error.text.startswith("Fatal Python error: Segmentation fault"):
+            return NATIVE_REMEDY
         if not place:
             return "the message says all that the log has: it shows no line of your code"
         of_program = "; the error is the program's own" if _OF_CODE.match(error.text) else ""

@@ -68,7 +68,10 @@ _RANK = re.compile(
     # submitit: JOB_TASK_log.out
     r"|/\d+(?:_\d+)?_(\d{1,6})_log\.(?:out|err)$"
 )
-_LOG_NAME = re.compile(r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$")
+# PBS and Grid Engine write JOB.o7 and JOB.e7.3.
+_LOG_NAME = re.compile(
+    r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$|\.[oe]\d+(?:\.\d+)?$"
+)
 # The job that a file is of, in its name.
 _JOB = re.compile(
     r"(?:^|/)(?:(?:slurm|job)[-_.]?(\d+)|[^/]*?[-_](\d{5,}))(?:[-_.]\d+)*\.(?:out|err|log)(?:\.gz)?$"

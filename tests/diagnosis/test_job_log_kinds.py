@@ -7,6 +7,8 @@ import json
 import pytest
 
 from clusterrun.diagnosis.job_log import JobLog
+from clusterrun.diagnosis.known_errors import ROWS
+from clusterrun.diagnosis.log_remedies import foreign
 from clusterrun.diagnosis.log_verdict import diagnosis_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 
@@ -1552,3 +1554,66 @@ def test_a_log_without_an_error_shows_its_end_or_its_last_progress(
 ) -> None:
     diagnosis = diagnosed(*lines)
     assert diagnosis.verdict is verdict and fact in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("error", "fact"),
+    [
+        ("Exception: Current loss scale already at minimum - cannot decrease scale anymore.", "bf16"),
+        ("RuntimeError: Rank 11, iteration 44: Unexpected result nan (message='found NaN in loss')", "bf16"),
+        ("ValueError: Attempting to unscale FP16 gradients.", "float32"),
+        ("RuntimeError: stack expects each tensor to be equal size, but got [5] and [7]", "pads"),
+        ("ImportError: /env/flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E", "fits this torch"),
+    ],
+)
+def test_the_remedy_of_a_frequent_error_fits_it(error: str, fact: str) -> None:
+    assert fact in diagnosed(*EXCEPTION[:-1], error).remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        (
+            "slurmstepd: error: pyxis:     [ERROR] URL https://r.io returned error code: 401",
+            "credentials",
+        ),
+        ("FATAL:   container creation failed: mount source /data/set doesn't exist", "mounted"),
+    ],
+)
+def test_the_remedy_of_a_container_that_did_not_start_depends_on_why(line: str, fact: str) -> None:
+    assert fact in diagnosed(line).remedy
+
+
+def test_no_remedy_for_a_foreign_job_names_an_option_of_submit() -> None:
+    remedies = [foreign(row.remedy) for row in ROWS]
+    options = ("--setup", "--python", "--snapshot", "--env ", "--avoid-bad", "--hang-after")
+    assert [remedy for remedy in remedies if any(option in remedy for option in options)] == []
+
+
+def test_a_crash_of_native_code_is_not_the_fault_of_the_line_that_called_it() -> None:
+    diagnosis = diagnosed("Fatal Python error: Segmentation fault", *DUMP[1:])
+    assert "fit together" in diagnosis.remedy and "fit.py:31" in diagnosis.message
+
+
+def test_processes_of_several_nodes_that_fail_alike_are_all_named() -> None:
+    lines = [f"worker-{node}: {line}" for node in (1, 0, 2) for line in EXCEPTION]
+    diagnosis = diagnosed(*lines)
+    assert [culprit.node for culprit in diagnosis.culprits] == ["worker-0", "worker-1", "worker-2"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"), [("ModuleNotFoundError: No module named 'torch'", True), ("KeyError: 3", False)]
+)
+def test_an_environment_that_was_not_loaded_explains_what_a_program_lacks(error: str, is_shown: bool) -> None:
+    not_loaded = "CondaError: Run 'conda init' before 'conda activate'"
+    diagnosis = diagnosed(not_loaded, *EXCEPTION[:-1], error)
+    assert (not_loaded in diagnosis.message, "shell.bash hook" in diagnosis.remedy) == (is_shown, is_shown)
+    assert not_loaded in str(diagnosis)
+
+
+def test_the_assertion_of_a_kernel_stands_beside_the_error_that_it_explains() -> None:
+    assertion = (
+        "/aten/Loss.cu:245: block: [0,0,0], thread: [1,0,0] Assertion `t >= 0 && t < n_classes` failed."
+    )
+    lines = marked("[rank2]: ", *EXCEPTION[:-1], "RuntimeError: CUDA error: device-side assert triggered")
+    assert f"its cause: {assertion}" in diagnosed(assertion, *lines).message

@@ -150,6 +150,13 @@ def test_several_files_globs_and_directories(tmp_path: Path) -> None:
     assert any("missing.out cannot be read" in line for line in report.diagnosis.evidence)
 
 
+@pytest.mark.parametrize("name", ["solver.o5512", "solver.e5512.3", "stderr.0", "a.txt"])
+def test_output_files_of_any_scheduler_are_read_from_a_folder(tmp_path: Path, name: str) -> None:
+    for file in (name, "model.onnx", "vocab.bpe"):
+        (tmp_path / file).write_text(LINE)
+    assert expanded([str(tmp_path)]) == [str(tmp_path / name)]
+
+
 @pytest.mark.parametrize("name", ["slurm-{}.out", "job_{}.log", "runs/gpt-471{}1_0.err"])
 def test_files_of_several_jobs_are_judged_each_for_itself(tmp_path: Path, name: str) -> None:
     for number, kind in ((8, "ValueError"), (9, "KeyError")):
