@@ -466,7 +466,8 @@ class CallTable:
 
     def gets_on(self, rank: RankSnapshot) -> bool:
         """Return whether a late rank shows progress. Only a growing file counts after a noticed hang."""
-        return rank.writes or (not self.stalled and (rank.compiles or rank.receives or bool(rank.counts)))
+        shows_progress = rank.compiles or rank.receives or rank.serves or bool(rank.counts)
+        return rank.writes or (not self.stalled and shows_progress)
 
     def patience(self, late: Sequence[RankSnapshot]) -> float:
         """Return the seconds for which ranks at work may let the others wait: as long as they often did."""

@@ -113,6 +113,7 @@ class ChildProcess:
     waits_in: str = ""
     stack: tuple[str, ...] = ()
     lacks_thread: bool = False  # it waits for a lock or thread of its parent that its fork has not
+    used: float = 0.0  # its processor seconds since it began
 
 
 @frozen
@@ -296,6 +297,11 @@ class RankSnapshot:
         if waits_for_input(self.stacks.main):
             return 0 <= idle < SOCKET_PAUSE
         return self.state == "D" and 0 <= idle < self.process.seconds
+
+    @property
+    def serves(self) -> bool:
+        """Return whether it waits for a client, which may come late or never."""
+        return any(wait.kind == "request" for wait in self.stacks.waits[:1])
 
     @property
     def compiles(self) -> bool:

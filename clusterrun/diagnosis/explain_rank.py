@@ -63,6 +63,7 @@ _THREAD_WAITS = {
     "result": "for the result of another thread's task",
     "read": "for data from",
     "connect": "for a connection to",
+    "request": "for a request of a client",
 }
 
 

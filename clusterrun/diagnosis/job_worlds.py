@@ -23,6 +23,7 @@ from clusterrun.diagnosis.stacks import (
     polls_for_lock_file,
     script_has_ended,
     short,
+    waits_for_program,
     waits_for_ray,
 )
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
@@ -85,6 +86,8 @@ class JobHistory:
         self._looks: dict[tuple[str, int], tuple[float, int]] = {}
         # The clocks of looks at a world that moved, and the ranks that others waited for.
         self._outside: dict[frozenset[tuple[str, int]], tuple[tuple[float, tuple[int, ...]], ...]] = {}
+        # The clock, and the processor seconds of a program that a rank waits for, at the first look.
+        self._programs: dict[tuple[str, int], tuple[float, float]] = {}
         # The clock and the script's whole numbers at the first look.
         self._numbers: dict[tuple[str, int], tuple[float, Sequence[str]]] = {}
 
@@ -93,7 +96,8 @@ class JobHistory:
     ) -> tuple[RankSnapshot, float]:
         """Return ``rank`` with the variables that counted since the first look, and the seconds since then.
 
-        A rank that sleeps and counts slowly may try the same thing for ever.
+        A rank that sleeps and counts slowly may try the same thing for ever. The processor time of a program
+        that it waits for counts too.
         """
         began, first = self._numbers.setdefault(
             (rank.node, rank.process.pid), (rank.clock - rank.process.seconds, before)
@@ -105,6 +109,10 @@ class JobHistory:
             grown = int(number) - int(earlier.get(name, number))
             if grown > 0 and (rank.process.busy >= CROWDED or grown >= COUNTS * seconds):
                 counts.append(f"{name}={earlier[name]} to {number}")
+        for child in rank.process.children if waits_for_program(rank.stacks.main) else ():
+            start, used = self._programs.setdefault((rank.node, child.pid), (rank.clock, child.used))
+            if child.used - used > CROWDED * max(1.0, rank.clock - start):
+                counts.append(f"{child.name}, process {child.pid}, computed for {child.used - used:.1f} s")
         return replace(rank, counts=tuple(counts[:MOST_COUNTS])), seconds
 
     def with_movement(self, rank: RankSnapshot) -> RankSnapshot:

@@ -274,6 +274,11 @@ def joins_processes(stack: tuple[str, ...]) -> bool:
     return any("/multiprocessing/" in frame for frame in stack[:inner])
 
 
+def waits_for_program(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread waits in ``subprocess`` for a program that it started."""
+    return any("/subprocess.py:" in frame for frame in itertools.takewhile(is_library, stack))
+
+
 def reads_of_process(stack: tuple[str, ...]) -> bool:
     """Return whether a thread reads what another process of ``multiprocessing`` sends."""
     reads = [frame for frame in stack[:4] if "/multiprocessing/" in frame or "/concurrent/futures/" in frame]

@@ -50,6 +50,7 @@ def read_sample(
                 proc.waiting_in(child.pid),
                 stacks.get(child.pid, ()),
                 proc.waits_for_own_thread(child.pid) and len(proc.listed(f"/proc/{child.pid}/task")) == 1,
+                child.seconds,
             )
             for child in children
         ),

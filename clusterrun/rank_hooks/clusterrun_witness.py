@@ -84,6 +84,9 @@ THREAD_WAITS = {
     ("queues.py", "join"): "done",
     ("socket.py", "readinto"): "read",
     ("socket.py", "create_connection"): "connect",
+    ("socketserver.py", "serve_forever"): "request",
+    ("_server.py", "wait_for_termination"): "request",  # grpc
+    ("server.py", "run"): "request",  # uvicorn
 }
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 TAKES = ("acquire", "__enter__")

@@ -17,6 +17,7 @@ from clusterrun.diagnosis.evidence import (
     ProcessSample,
     PythonStacks,
     RankSnapshot,
+    ThreadWait,
 )
 from clusterrun.diagnosis.job_looks import NO_PYTHON, JobLook, RankName, SeenLauncher, SeenRank
 from clusterrun.diagnosis.job_worlds import JobHistory, JobWorld, diagnose_looks, worlds_of
@@ -409,6 +410,35 @@ def test_a_busy_rank_that_could_count_is_named_only_after_it_was_seen_to_stay() 
         ranks_now = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
         diagnosis = diagnose_looks(looks(*ranks_now), (), history).diagnosis
         assert (diagnosis.verdict, diagnosis.culprits) == (expected, ())
+
+
+@pytest.mark.parametrize(
+    ("stack", "used", "verdict"),
+    [
+        (RUNS_GCC, 2.0, Verdict.UNDETERMINED),
+        (RUNS_GCC, 0.1, Verdict.NEVER_ARRIVED),
+        (EVALUATES, 2.0, Verdict.NEVER_ARRIVED),
+    ],
+)
+def test_a_rank_whose_program_uses_processor_time_between_looks_is_not_blamed(
+    stack: tuple[str, ...], used: float, verdict: Verdict
+) -> None:
+    history = JobHistory()
+    for clock, seconds in ((NOW, 5.0), (NOW + 25, 5.0 + used)):
+        child = ChildProcess(7, "python", "S", "hrtimer_nanosleep", used=seconds)
+        ranks = [*(sampled(number) for number in range(3)), sampled(3, stack=stack, children=(child,))]
+        ranks_now = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
+        diagnosis = diagnose_looks(looks(*ranks_now), (), history).diagnosis
+    assert (diagnosis.verdict, bool(diagnosis.culprits)) == (verdict, verdict is Verdict.NEVER_ARRIVED)
+
+
+def test_a_rank_that_serves_clients_is_not_blamed() -> None:
+    late = sampled(3, stack=EVALUATES)
+    stacks = replace(late.snapshot.stacks, waits=(ThreadWait("request", EVALUATES[0]),))
+    late = replace(late, snapshot=replace(late.snapshot, stacks=stacks))
+    diagnosis = verdict(*(sampled(number) for number in range(3)), late)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
+    assert "request of a client" in diagnosis.message
 
 
 @pytest.mark.parametrize(("waits_in", "certain"), [("hrtimer_nanosleep", False), ("pipe_read", True)])

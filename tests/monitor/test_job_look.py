@@ -190,11 +190,19 @@ step()
 """
 
 
-@pytest.mark.parametrize("script", [EVENTS])
+SERVES = """
+import socketserver
+server = socketserver.TCPServer(("127.0.0.1", 0), None)
+open("up", "w").close()
+server.serve_forever()
+"""
+
+
+@pytest.mark.parametrize(("script", "kind"), [(EVENTS, "event"), (SERVES, "request")])
 @pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
-def test_a_wait_for_another_thread_is_seen(waits: int) -> None:
+def test_a_wait_for_another_thread_or_a_client_is_seen(waits: int, kind: str) -> None:
     (rank,) = look().ranks
-    assert [wait.kind for wait in rank.snapshot.stacks.waits] == ["event"]
+    assert [wait.kind for wait in rank.snapshot.stacks.waits] == [kind]
 
 
 LAUNCHES = """

@@ -32,6 +32,9 @@ def explain(table: CallTable, blamed: Ranks, late: Sequence[RankSnapshot]) -> Di
     ranks, verdict, remedy = [rank.rank for rank in late], Verdict.NOTHING, ""
     if all(rank.writes for rank in late):
         does = f"write{verb_s(ranks)} a file that grows"
+    elif all(rank.serves for rank in late):
+        does = f"wait{verb_s(ranks)} for a request of a client, as an idle server does"
+        verdict, remedy = Verdict.UNDETERMINED, "send it a request: these ranks hang if they stay there"
     elif not any(rank.counts or rank.receives for rank in late):
         does = f"compile{verb_s(ranks)}, or wait{verb_s(ranks)} for a busy program"
     else:
