@@ -268,9 +268,12 @@ class RankSnapshot:
         """Return the location of the main thread.
 
         A rank whose processes sleep in the backward pass waits for others there, if native frames could not
-        be read. Another thread of the user's may be a hook of the pass, and wait for something else.
+        be read. Another thread of the user's may be a hook of the pass, and wait for something else. A rank
+        that waits for the interpreter's lock may have come out of its collective.
         """
         place = location(self.stacks.main, self.stacks.native)
+        if any(thread.holds_lock for thread in self.stacks.threads):
+            return StackLocation(Doing.USER, place.frame)
         process, stacks = self.process, self.stacks
         sleeps = 0 < process.seconds <= process.idle and process.busy < CROWDED
         if sleeps and not (stacks.native or stacks.threads) and is_in_backward(stacks.main):

@@ -119,10 +119,12 @@ def seen_rank(
 def _without_chance(thread: ThreadPlace, look: RankLook) -> ThreadPlace:
     """Return a thread as holder of the interpreter's lock only if the thread that trains asks for the lock.
 
-    Both stacks show the holder in one place then. A thread that waits for the lock wakes up to ask for it.
+    Both stacks show the holder in one place then. A thread that waits for the lock wakes up to ask for it,
+    and sleeps in between.
     """
-    is_held = thread.holds_lock and thread in look.first.threads and not look.is_still
-    return replace(thread, holds_lock=is_held)
+    sleeps = any(moment.waits_in.startswith("futex") for moment in (look.before, look.after))
+    is_asked_for = sleeps and not look.is_still
+    return replace(thread, holds_lock=is_asked_for and thread.holds_lock and thread in look.first.threads)
 
 
 def _process_sample(

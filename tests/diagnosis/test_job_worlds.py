@@ -870,6 +870,13 @@ def test_a_common_call_of_all_ranks_names_nobody() -> None:
     assert "ranks 0-1 and 3: step=7; rank 2: step=8" in diagnosis.evidence
 
 
+def test_a_rank_that_waits_for_the_lock_of_the_interpreter_is_in_no_collective() -> None:
+    holder = ThreadPlace("/home/me/train.py:60 watch", "/home/me/train.py:63 watch", holds_lock=True)
+    diagnosis = verdict(*map(sampled, (0, 1, 3)), sampled(2, threads=(holder,)))
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(2, "n0")])
+    assert "which another thread holds at train.py:63 (watch)" in diagnosis.message
+
+
 def test_two_threads_in_calls_of_all_ranks_are_named_unless_a_rank_is_absent() -> None:
     watcher = ThreadPlace("/home/me/train.py:60 watch", "/home/me/train.py:63 watch", "all_gather", True)
     both = [sampled(rank, threads=(watcher,)) for rank in range(2)]

@@ -10,6 +10,8 @@ import pytest
 from clusterrun import proc
 from clusterrun.diagnosis.job_looks import RankName
 from clusterrun.diagnosis.spied_process import SpiedProcess
+from clusterrun.diagnosis.stacks import ThreadPlace
+from clusterrun.model.frozen import replace
 from clusterrun.monitor import seen_rank
 from clusterrun.monitor.job_processes import RankProcess
 from clusterrun.monitor.rank_look import RankLook
@@ -28,3 +30,19 @@ def test_a_rank_in_mpi_shows_its_peer_with_and_without_native_frames(
     look.first = SpiedProcess(main=frames, native=native)
     seen = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
     assert (seen.location.operation, seen.call.name, seen.call.peer) == ("MPI_Recv", "recv", 0)
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "switches", "is_held"),
+    [("futex_do_wait", 9, True), ("futex_do_wait", 1, False), ("", 9, False)],
+)
+def test_a_thread_holds_the_lock_of_the_interpreter_if_the_main_thread_sleeps_and_asks_for_it(
+    waits_in: str, switches: int, is_held: bool
+) -> None:
+    look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
+    look.before = replace(look.before, waits_in=waits_in, switches=1)
+    look.after = replace(look.before, switches=switches)
+    holder = ThreadPlace("/home/me/train.py:60 watch", "/home/me/train.py:63 watch", holds_lock=True)
+    look.first = SpiedProcess(main=("/home/me/train.py:9 step",), threads=(holder,))
+    seen = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+    assert [thread.holds_lock for thread in seen.stacks.threads] == [is_held]
