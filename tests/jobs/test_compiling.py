@@ -36,7 +36,7 @@ def outcome(tmp_path, **environment):
         env={**surrounding, **environment},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert run.returncode == 0, run.stderr
