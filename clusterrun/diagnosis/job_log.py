@@ -119,7 +119,7 @@ class JobLog:
     def begin_file(self, rank: int = -1, name: str = "") -> None:
         """Begin another file; ``rank`` if its name holds one."""
         self._file += 1
-        self.file_names.append((self.order, name.rpartition("/")[2]))
+        self.file_names.append((self.order, name))
         self._of_file = []
         self._file_begins = self.order
         self._file_rank = rank
@@ -137,7 +137,7 @@ class JobLog:
         text = line.text
         if self._own_lines.hear(text):
             return
-        if text.strip():
+        if any(map(str.isalnum, text)):
             self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
         if (last_of_run := self._run_detector.hear_end(self.order, text)) >= 0:
             self._begin_run(last_of_run)

@@ -12,8 +12,8 @@ TOO_MANY_REMEDY = (
     " remove an old file of the store"
 )
 NATIVE_REMEDY = (
-    "native code crashed below that line: do its library, torch, CUDA and the driver fit together? dmesg on"
-    " the node shows faults"
+    "native code crashed there: ulimit -c unlimited and gdb show why; do that library, torch, CUDA and the"
+    " driver fit together?"
 )
 NOT_LOADED_REMEDY = (
     'load the environment in the batch script: eval "$(conda shell.bash hook)" before conda activate;'
@@ -42,7 +42,7 @@ REMEDIES = {
     EndKind.TIME_LIMIT: "ask for more with --time (LSF: -W, PBS: -l walltime), and save checkpoints",
     EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
     EndKind.CANCELLED: "sacct -j JOB -o State,End shows when (LSF: bhist -l JOB); often scancel",
-    EndKind.REQUEUED: "squeue -j JOB shows its next start, whose log has the same name, or JOB's own",
+    EndKind.REQUEUED: "squeue -j JOB shows its next start, which appends to the same log file",
     EndKind.OUTSIDE: ENDED_REMEDY,
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
 }

@@ -24,11 +24,19 @@ _LOOKS_WRONG = re.compile(
     r"|refused|invalid|did not receive|killed|not found|no such|timed out|timeout(?!\W{0,3}[:=(])"
     r"|unrecognized|unreachable|mismatch|corrupt(?:ed)?|closing signal)\b"
 )
+# A frame of Open MPI's handler of signals: the library or program, and the function.
+_NATIVE_FRAME = re.compile(r"\[[\w.-]+:\d+\] \[ ?\d+\] (?:\S*/)?([^/\s]+)\((\w+)\+0x")
 # Source code, headings, and what launchers and loaders print of an error.
 _NOT_NEAR = re.compile(
     r"^raise |:$|frame #|following exception|(?:exitcode|exit code|status)\b|: Caught |^\w+\("
     r"|terminate called"
 )
+
+
+def native_frame(log: JobLog, before: int) -> str:
+    """Return where native code crashed, by the innermost named frame that Open MPI shows; '' without."""
+    frames = (_NATIVE_FRAME.match(text) for order, _, text in log.tail if order < before)
+    return next((f"it was in {frame[2]} of {frame[1]}" for frame in frames if frame), "")
 
 
 def suspect_errors(log: JobLog, before: int = sys.maxsize) -> list[LogError]:

@@ -6,6 +6,7 @@ of the lines. Errors that follow from the end of another rank count last.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -57,6 +58,7 @@ from clusterrun.diagnosis.log_suspects import (
     LINES_BEHIND,
     LOOKS_FATAL,
     lines_near,
+    native_frame,
     suspect_errors,
     suspect_lines,
 )
@@ -600,9 +602,13 @@ class _LogVerdict:
         return f"look at {place}{of_program}"
 
     def _file_of(self, log_error: LogError) -> str:
-        """Return the name of the file of an error; '' if there is only one file."""
-        names = [name for begins, name in self._log.file_names if begins < log_error.order]
-        return names[-1] if len(self._log.file_names) > 1 and names else ""
+        """Return the file of an error, without the folder of all files; '' if there is only one file."""
+        # Relative and absolute names have no common folder.
+        files = [(begins, os.path.join("/", name)) for begins, name in self._log.file_names]
+        names = [name for begins, name in files if begins < log_error.order]
+        if len(files) < 2 or not names:
+            return ""
+        return os.path.relpath(names[-1], os.path.commonpath([os.path.dirname(name) for _, name in files]))
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
@@ -684,6 +690,8 @@ class _LogVerdict:
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [other.line for other in ends[:4]]
         complaint = self._log.complaint if self._log.complaint_order <= end.order else ""
+        crashed_in = native_frame(self._log, end.order) if end.kind is EndKind.SIGNAL else ""
+        complaint = crashed_in or complaint
         if end.kind is EndKind.EXIT and not (complaint or self._errors):
             complaint = next(
                 (line for line in suspect_lines(self._log, end.order) if line not in end.line), ""
@@ -709,7 +717,8 @@ class _LogVerdict:
             ]
         evidence += [f"last line: {line}" for line in self._log.last_lines[-2:] if line not in evidence]
         verdict = _VERDICTS.get(end.kind, Verdict.CRASHED)
-        return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), remedy_of_end(end.kind, message))
+        remedy = NATIVE_REMEDY if crashed_in else remedy_of_end(end.kind, message)
+        return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), remedy)
 
     def _did_not_go_on(self, end: EndLine) -> bool:
         """Return whether nothing ran after a command that could not be started, but ranks that missed it."""

@@ -1617,3 +1617,18 @@ def test_the_assertion_of_a_kernel_stands_beside_the_error_that_it_explains() ->
     )
     lines = marked("[rank2]: ", *EXCEPTION[:-1], "RuntimeError: CUDA error: device-side assert triggered")
     assert f"its cause: {assertion}" in diagnosed(assertion, *lines).message
+
+
+def test_the_function_of_native_code_that_crashed_is_named() -> None:
+    rule = "-" * 74
+    stack = ("/lib64/libpthread.so.0(+0x12cf0)", "/home/eva/libhalo.so(halo_swap+0x2d4)", "solve(main+0x4b1)")
+    diagnosis = diagnosed(
+        "[c3:502] Signal: Segmentation fault (11)",
+        "[c3:502] Failing at address: 0x7ffe00000018",
+        *(f"[c3:502] [ {number}] {frame}[0x14d]" for number, frame in enumerate(stack)),
+        rule,
+        "mpirun noticed that process rank 7 with PID 502 on node c3 exited on signal 11 (Segfault).",
+        rule,
+    )
+    assert ranks(diagnosis) == [7] and "halo_swap of libhalo.so" in diagnosis.message
+    assert "PYTHON" not in diagnosis.remedy and not any(rule in line for line in diagnosis.evidence)

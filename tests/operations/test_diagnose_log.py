@@ -150,6 +150,15 @@ def test_several_files_globs_and_directories(tmp_path: Path) -> None:
     assert any("missing.out cannot be read" in line for line in report.diagnosis.evidence)
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"attempt_0/{rank}").mkdir(parents=True)
+        error = f"Traceback (most recent call last):\n  File 'a.py', line 3\nKeyError: {rank}\n"
+        (tmp_path / f"attempt_0/{rank}/stderr.log").write_text(error if rank == 1 else LINE)
+    evidence = read(str(tmp_path)).diagnosis.evidence
+    assert "in 1/stderr.log" in evidence
+
+
 @pytest.mark.parametrize("name", ["solver.o5512", "solver.e5512.3", "stderr.0", "a.txt"])
 def test_output_files_of_any_scheduler_are_read_from_a_folder(tmp_path: Path, name: str) -> None:
     for file in (name, "model.onnx", "vocab.bpe"):
