@@ -64,7 +64,7 @@ def interpreter_call(command: Sequence[str]) -> InterpreterCall | None:
         letter = (_PYTHON_LETTER if is_python else _SHELL_LETTER).search(word)
         if not letter:
             continue
-        options = command[1 : place - 1]
+        options = (*command[1 : place - 1], *((word[: letter.start()],) if letter.start() > 1 else ()))
         # A value may follow the letter of a Python directly: ``-mpdb``, ``-Xdev``.
         value = word[letter.end() :] if is_python else ""
         if letter[0] == "s":

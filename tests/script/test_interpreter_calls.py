@@ -41,7 +41,7 @@ def test_other_commands_do_not(line: str) -> None:
     ("python -mpkg", InterpreterCall(True, module="pkg")),
     ("python3 -c pass -m", InterpreterCall(True, code="pass", arguments=("-m",))),
     ("bash -o posix run.sh -c", InterpreterCall(False, ("-o", "posix"), script="run.sh", arguments=("-c",))),
-    ("bash -lc true x", InterpreterCall(False, code="true", arguments=("x",))),
+    ("bash -lc true x", InterpreterCall(False, ("-l",), code="true", arguments=("x",))),
 ])  # fmt: skip
 def test_the_program_of_an_interpreter_is_its_first_free_argument(line: str, call: InterpreterCall) -> None:
     assert interpreter_call(shlex.split(line)) == call
