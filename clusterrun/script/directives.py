@@ -81,11 +81,13 @@ def _size(values: dict[str, str], launch: LaunchCommand) -> _Size:
     tasks_per_node = _tasks_per_node(values)
     nodes = _nodes(values) or launch.nodes or 1
     tasks_per_node = tasks_per_node or last_number(values.get("ntasks", "")) // nodes
-    allocated = nodes
+    allocated, per_node = nodes, launch.per_node
     # A step may take a part of the job.
     if launch.program == "srun" and not launch.rank_launcher:
         nodes = min(nodes, launch.nodes or nodes, launch.total or nodes)
-        tasks_per_node = launch.total // nodes or tasks_per_node
+        # Beside a total, ``--ntasks-per-node`` is the most for each node.
+        per_node = launch.total // nodes or per_node
+        tasks_per_node = per_node or tasks_per_node
     elif launch.step_nodes:
         nodes = min(nodes, launch.step_nodes)
     of_step = {"gpus-per-task": launch.gpus_per_task, "gpus-per-node": launch.gpus_per_node}
@@ -100,13 +102,13 @@ def _size(values: dict[str, str], launch: LaunchCommand) -> _Size:
     )
     gpus = _gpus_per_node(values, nodes, tasks_per_node)
     nodes = 1 if launch.runs_on_one_node else nodes
-    started = launch.per_node or tasks_per_node or launch.total // nodes
+    started = per_node or tasks_per_node or launch.total // nodes
     if launch.rank_launcher or launch.runs_once:
         is_one = launch.runs_once or launch.starts_one_per_node
-        started = launch.per_node or launch.total // nodes or int(is_one)
+        started = per_node or launch.total // nodes or int(is_one)
     # One process beside several GPUs may start its own processes.
     has_other_gpus = gpus > 0 and started not in (0, gpus) and (started > 1 or launch.rank_launcher != "")
-    ranks = started if has_other_gpus else max(gpus, started, launch.per_node)
+    ranks = started if has_other_gpus else max(gpus, started, per_node)
     return _Size(values, allocated, nodes, tasks_per_node, gpus, ranks, has_other_gpus)
 
 
