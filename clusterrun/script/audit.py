@@ -63,7 +63,9 @@ def evaluated(source: ShellSource, reading: Reading) -> Reading:
     is_set_behind = launch is not None and bool(
         variables_read((reading.text,)) & {name for name, _ in launch.environment}
     )
-    if not reading.text or (ALIKE.fullmatch(reading.text) and not is_set_behind):
+    # No shell inherits IFS.
+    is_alike = ALIKE.fullmatch(reading.text) and not is_set_behind and "IFS" not in of_setup
+    if not reading.text or is_alike:
         command = reading.command
         # The program sees none of the variables that only the shell of the script has.
         own = names & {name for statement in source.statements for name in statement.sets}

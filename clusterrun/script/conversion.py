@@ -36,7 +36,8 @@ _SAYS_CPUS = {*AFFECTS_CPUS, "exclusive"}
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
 # A variable that clusterrun sets in ranks, and not with --per-node.
-_OF_RANKS = re.compile(r"export (?:WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE)=")
+_OF_RANKS = {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+_SETS_OF_RANKS = re.compile(rf"export (?:{'|'.join(sorted(_OF_RANKS))})=")
 _HAS_LAUNCHER = re.compile(r"(?m)^[^#\n]*\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed|accelerate)\b")
 # Launchers that set OMP_NUM_THREADS=1 for several ranks, unless it is set.
 _SETS_THREADS = re.compile(r"torchrun|python -m torch|accelerate")
@@ -51,6 +52,8 @@ _MAY_CALL_MPI = re.compile(r"(?i)mpi4py|horovod|(?<![a-z])hvd|openmpi|mpich|cuda
 _PLACES = ("partition", "constraint", "nodelist")
 # A backslash with a blank behind it does not continue a command in the next line.
 _BROKEN_END = re.compile(r"(?<!\\)\\[ \t]+(?:#.*)?$")
+# ``--container-image=nvcr.io#nvidia/pytorch``
+_CUT_VALUE = re.compile(r"#SBATCH[^\"'#]*[^\s\\\"'#]#")
 # ``#!/bin/sh –l``, with a dash that is no hyphen.
 _SHELL_ARGUMENT = re.compile(r"#!\s*\S*/(?:env\s+)?(?:ba|z|k|da)?sh\s+(?:-\S+\s+)*([^-\s]\S*)")
 # ``#SBTACH --time=1``
@@ -97,9 +100,7 @@ def convert(
         raise BadInput("the file is not a text", "name a batch script")
     interpreter = shebang[2:].split() if shebang.startswith("#!") else ["sh"]
     names = set(map(os.path.basename, interpreter))
-    # A script that bash cannot parse uses syntax of zsh alone.
-    is_zsh = "zsh" in names and ShellSource(text).has_errors
-    if is_zsh or not set(SHELLS) & names:
+    if "zsh" in names or not set(SHELLS) & names:
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
 
     script = _with_visible_gpus(_with_own_gpus(_read(text, read_file, arguments, path)))
@@ -124,10 +125,23 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     set_by_us = [Part(command_line, text, PartOutcome.NEEDLESS, reason) for text in needless]
     parts_of_script = [*script.reading.parts]
     for place, part in enumerate(parts_of_script):
-        if ("per-node", "") in typed and part.outcome is PartOutcome.NEEDLESS and _OF_RANKS.match(part.text):
+        if (
+            ("per-node", "") in typed
+            and part.outcome is PartOutcome.NEEDLESS
+            and _SETS_OF_RANKS.match(part.text)
+        ):
             parts_of_script[place] = replace(part, outcome=PartOutcome.SETUP, reason="")
             options = (*options, ("setup", part.text))
     all_parts = [*_directive_parts(script), *parts_of_script, *set_by_us]
+    if ("per-node", "") in typed:
+        shell_texts = (*script.reading.command, *(value for _, value in options))
+        absent = _OF_RANKS & variables_read(script.reading.command)
+        reason = "--per-node sets it in no process: write its value"
+        all_parts += [
+            Part(command_line, f"${name}", PartOutcome.UNTRANSLATED, reason)
+            for name in sorted(absent)
+            if not any(f"{name}=" in text for text in shell_texts)
+        ]
     of_job = dict(script.translated.options)
     for name, value in script.launch.options:
         is_size = name == "cpus-per-rank" and last_number(value)
@@ -165,7 +179,7 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     ]
     if not shebang.startswith("#!"):
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, NO_SHEBANG))
-    if {"zsh", "ksh"} & set(map(os.path.basename, shebang[2:].split())) and script.reading.setup:
+    if "ksh" in set(map(os.path.basename, shebang[2:].split())) and script.reading.setup:
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, "--setup lines run in bash"))
     if match := _SHELL_ARGUMENT.match(shebang):
         reason = f"the shell takes {match[1]} for its script, and the job fails: write an option with -"
@@ -269,6 +283,12 @@ def _read(
         Part(line, comment, PartOutcome.OPTION, reason)
         for line, comment in source.comments
         if (match := _MISSPELT.match(comment)) and nearest(match[1], ["SBATCH"], alike=0.8)
+    ]
+    reason = r"sbatch takes # and what is behind it for a comment: write \#"
+    late += [
+        Part(number, line.strip(), PartOutcome.OPTION, reason)
+        for number, line in enumerate(text.splitlines(), 1)
+        if number in is_read and _CUT_VALUE.match(line)
     ]
     reason = "a blank is behind the backslash: the command ends here, and the next line is another one"
     late += [

@@ -320,6 +320,13 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         untranslated = [typed for typed in untranslated if not nodes or not re.match(r"(--gpus|-G)\b", typed)]
     size_roles = (launcher_options.PER_NODE, launcher_options.TOTAL)
     sizes = tuple(typed for typed, _, _, option in options if option.role in size_roles)
+    has_size = numbers[launcher_options.PER_NODE] or numbers[launcher_options.TOTAL]
+    # Launchers of ranks wait for the nodes of the job, and a step may have fewer.
+    open_nodes = [
+        typed
+        for typed, _, value, option in options
+        if (program, option.role) == ("srun", launcher_options.NODES) and "$" in value
+    ]
     passes_rank = program in _LOCAL_RANK and not any(name.startswith("use") for _, name, _, _ in options)
     remarks = [*elastic, *([_LOCAL_RANK[program]] if passes_rank else [])]
     remarks += [SEES_ALL_GPUS] if numbers[launcher_options.GPUS_PER_TASK] else []
@@ -350,7 +357,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         gpus_per_node=gpus_per_node,
         rank_launcher="" if program in _OF_CPUS else program,
         python=python or own_python(command),
-        open_sizes=() if numbers[launcher_options.PER_NODE] or numbers[launcher_options.TOTAL] else sizes,
+        open_sizes=(*open_nodes, *(() if has_size else sizes)),
         says_nodes=any(option.role == launcher_options.NODES for _, _, _, option in options),
     )
     inner = launch_in(command, reads_inline) if command and not is_module else None

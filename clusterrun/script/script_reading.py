@@ -22,6 +22,7 @@ from clusterrun.script.batch_reading import (
     is_helper,
     is_repeatable,
     plain_launch,
+    variables_read,
 )
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.interpreter_calls import SHELLS, inline_text, interpreter_call, shell_script, unwrapped
@@ -29,7 +30,7 @@ from clusterrun.script.launch_commands import SIZES, LaunchCommand, is_image_com
 from clusterrun.script.program_table import TRAITS, Trait, is_tool
 from clusterrun.script.shell_source import PRINTS, Body, Command, Constant, ShellSource, Statement
 from clusterrun.script.statement_rules import IS_OTHER_BRANCH, NEEDS_ARGUMENTS, ONLY_PRINTS
-from clusterrun.script.statements_beside import parts_after, read_before, setup_word
+from clusterrun.script.statements_beside import ALIKE, parts_after, read_before, setup_word
 from clusterrun.script.training_statement import (
     block_reading,
     command_reading,
@@ -294,9 +295,9 @@ def _block_that_trains(scope: Scope, statement: Statement) -> Reading | None:
     if scope.depth >= _MOST_DEPTH or not statement.bodies:
         return None
     is_sweep = bool(statement.loop_values) and not reason_against_sweep(statement)
-    loop = {statement.loop: f"{{{statement.loop}}}"} if is_sweep else {}
+    constants = {**scope.source.constants, **({statement.loop: f"{{{statement.loop}}}"} if is_sweep else {})}
     outside = replace(scope, errexit=scope.errexit_by_line()[statement.line])
-    blocks = [_block(outside, body, scope.source.arguments, constants=loop) for body in statement.bodies]
+    blocks = [_block(outside, body, scope.source.arguments, constants) for body in statement.bodies]
     blocks = [block for block in blocks if block.training]
 
     kinds = [block.training.kind for block in blocks if block.training]
@@ -321,7 +322,13 @@ def _started(scope: Scope, shell_words: tuple[str, ...], command: Command, line:
         # A function that calls itself is not followed.
         others = {name: body for name, body in scope.source.functions.items() if name != shell_words[0]}
         caller = replace(scope, errexit=scope.errexit_by_line()[line])
-        reading = _block(caller, function, command.last_values(len(shell_words) - 1), functions=others)
+        values = scope.source.constants.items()
+        # It has arguments of its own.
+        constants = {name: value for name, value in values if not POSITIONAL.search(str(value))}
+        arguments = command.last_values(len(shell_words) - 1)
+        if scope.arguments is None:  # the line has no arguments of the batch script
+            arguments = tuple(value for value in arguments if not re.match(r"\$\{?[@*]", value))
+        reading = _block(caller, function, arguments, constants, others)
         for word in command.words:
             if word.text[:1] in ("$", "`") and any(map(word.is_open, word.values)):
                 reason = "it may be several arguments of the function: write its value"
@@ -342,6 +349,12 @@ def _started(scope: Scope, shell_words: tuple[str, ...], command: Command, line:
         text, scope.source.constants, arguments, scope.source.functions, environment=scope.source.environment
     )
     reading = _read(replace(_inner(scope, source, arguments), errexit=""))
+    code, is_code = "".join(reading.command[2:3]), reading.command[:2] == ("bash", "-c")
+    # The shell around it has put their values into the text, and the shell of the text reads them as code.
+    outer = variables_read(command.last_values(len(shell_words))[place - 1 : place]) & variables_read((code,))
+    if outer and is_code and inline_text(shell_words) and ALIKE.fullmatch(reading.text):
+        escaped = re.sub(rf'["\\`]|\$(?!\{{?(?:{"|".join(outer)})\b)', r"\\\g<0>", code)
+        reading = replace(reading, command=("bash", "-c", f'eval "{escaped}"', *reading.command[3:]), text="")
     if shell_words[0] in SHELLS:
         reading = with_login_files(reading, shell_words[:place], line, " ".join(shell_words[:place][:2]))
     return replace(reading, parts=tuple(replace(part, line=line) for part in reading.parts))
@@ -351,13 +364,13 @@ def _block(
     scope: Scope,
     body: Body,
     arguments: tuple[str, ...] | None,
-    constants: Mapping[str, Constant] | None = None,
+    constants: Mapping[str, Constant],
     functions: Mapping[str, Body] | None = None,
 ) -> Reading:
     """Return what the statements of a function, a loop, a branch or a group ask for."""
     source = ShellSource(
         body,
-        {**scope.source.constants, **(constants or {})},
+        constants,
         arguments,
         scope.source.functions if functions is None else functions,
         environment=scope.source.environment,

@@ -753,6 +753,9 @@ class ShellSource:
             value = self._constant(node)
             if value is None or (splits and set("*?[") & set(_OPEN_EXPANSION.sub("", "".join(value)))):
                 return (text,)  # the shell may find files of the name
+            separators = {" ", "\t", "\n", *self.constants.get("IFS", "")}
+            if splits and "IFS" in {*self._last_set, *self.constants} and separators & {*"".join(value)}:
+                return (text,)  # the shell may split it elsewhere than at blanks
             if isinstance(value, tuple):
                 return tuple(part for element in value for part in _SPLIT.findall(element))
             return tuple(_SPLIT.findall(value)) if splits else (value,)
@@ -820,7 +823,7 @@ class ShellSource:
             return self._computed(self._text(node))
         if node.type not in ("simple_expansion", "expansion"):
             return None
-        text = self._text(node).strip()
+        text = self._text(node).lstrip("\\ \t\n")  # as in `_expanded`
         text = text[2:-1] if text.startswith("${") else text[1:]
         if (match := _REST.fullmatch(text)) and self.arguments is not None:
             return self.arguments[int(match[1]) - 1 :]

@@ -131,6 +131,12 @@ class Facts:
         return self.words[0] if self.words else ""
 
     @property
+    def trap(self) -> tuple[str, ...]:
+        """Return the words of the ``trap`` in it, also behind ``&&`` or in a block; () for a function."""
+        commands = self.statement.commands if self.statement.kind != "function_definition" else ()
+        return next((command.names for command in commands if command.names[:1] == ("trap",)), ())
+
+    @property
     def argument(self) -> str:
         return self.words[1] if len(self.words) > 1 else ""
 
@@ -291,11 +297,11 @@ RULES = (
         "deepspeed's launcher reads that file: give each line of it as --env NAME=VALUE",
     ),
     Rule(
-        lambda facts: facts.name == "trap" and reason_of_trap(facts.words) == IS_TRAP_OF_SIGNAL,
+        lambda facts: bool(facts.trap) and reason_of_trap(facts.trap) == IS_TRAP_OF_SIGNAL,
         _UNTRANSLATED,
         IS_TRAP_OF_SIGNAL,
     ),
-    Rule(lambda facts: facts.name == "trap", _UNTRANSLATED, _IS_TRAP_OF_END),
+    Rule(lambda facts: bool(facts.trap), _UNTRANSLATED, _IS_TRAP_OF_END),
     Rule(
         lambda facts: (
             facts.statement.kind == "unset_command"

@@ -113,7 +113,8 @@ def read_before(
     # The line sets the launcher's variables behind the setup lines of the script.
     launch = of_training.training.launch if of_training.training else LaunchCommand("")
     of_launch = [value for _, value in (*launch.environment, *launch.options, *of_training.options)]
-    needed = variables_read((*of_training.command, *of_training.setup, *of_launch))
+    # Each shell that splits words reads IFS.
+    needed = {"IFS", *variables_read((*of_training.command, *of_training.setup, *of_launch))}
     is_expanded_once = of_training.text and not ALIKE.fullmatch(of_training.text)
     texts = (*of_training.setup, of_training.text) if is_expanded_once else of_training.setup
     read_by_setup = variables_read(texts)

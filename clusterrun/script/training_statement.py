@@ -47,7 +47,7 @@ _WRAPPERS_OF_DISPLAYS = ("xvfb-run", "dbus-run-session", "vglrun")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 _STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|torchrun|sbatch)(?![\w.-])")
 # A command, and no test, that ends the loop if it succeeds.
-_RETRIES = re.compile(r"[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b")
+_RETRIES = re.compile(r"\Auntil\s+(?![\[(!])|[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b")
 _IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
 # A variable that a statement counts or extends.
 _EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", re.ASCII)
@@ -136,7 +136,7 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
     ):
         return None
     before = scope.source.statements[: scope.source.statements.index(statement)]
-    settings = [other.text for other in before if re.match(r"(?:set\s+-(?!-)|shopt\s)", other.text)]
+    settings = [other.text for other in before if re.match(r"(?:set\s+-(?!-)|shopt\s|IFS=)", other.text)]
     if exported := statement.sets & {name for other in before for name in other.exports}:
         settings.append(f"export {' '.join(sorted(exported))}")
     # A new shell lacks the functions of the files that the script sources.
@@ -271,7 +271,8 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
     own = variables_set(scope.source)
     is_partial = not statement.is_plain and (statement.kind != "list" or is_condition(statement))
     if is_partial:
-        reason = f"the command is in {_kind(statement)}, which is not in the line"
+        is_retry = statement.block_kind in _LOOPS and _RETRIES.search(statement.text)
+        reason = _IS_RETRY if is_retry else f"the command is in {_kind(statement)}, which is not in the line"
         parts.append(Part(line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
     behind = _read_behind(scope, line)
     for part in _other_commands(statement, training.command, behind):
@@ -327,7 +328,7 @@ def _unseen_parts(scope: Scope, candidate: Candidate) -> Iterator[Part]:
     if inner is None and script and is_shell and not scope.text_of(script, line):
         reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
         yield Part(line, script, PartOutcome.OPTION, reason)
-    is_program = candidate.training.kind <= TrainingKind.PROGRAM
+    is_program = candidate.training.kind <= TrainingKind.PROGRAM or _is_unknown_launcher(launch.command)
     text = re.sub(r"\$\{[^}]*\}", "", " ".join(launch.command))
     match = _STARTER.search(text) if is_program else None
     # One process of the line starts torchrun, as in the script.

@@ -733,8 +733,7 @@ def test_a_script_of_a_shell_that_is_not_read_is_refused_with_its_options() -> N
     with pytest.raises(BadInput):
         convert("\x7fELF\0")
     with pytest.raises(BadInput):
-        convert("#!/bin/zsh\nfiles=(*.pt(N))\nsrun python t.py $files\n")
-    assert convert("#!/bin/zsh\nsrun python t.py\n").command == ("t.py",)
+        convert("#!/bin/zsh\nARGS='--lr 1'\nsrun python t.py $ARGS\n")
 
 
 def test_the_line_is_one_shell_command() -> None:
@@ -1284,7 +1283,7 @@ def test_exec_of_an_interpreter_in_a_variable_is_the_command() -> None:
 
 
 def test_a_shell_that_setup_lines_do_not_run_in_is_named() -> None:
-    conversion = convert("#!/bin/zsh\nsource ~/.zshrc\npython fit.py\n", lambda path: "")
+    conversion = convert("#!/bin/ksh\nsource ~/.kshrc\npython fit.py\n", lambda path: "")
     assert any("run in bash" in part.reason for part in conversion.parts)
 
 
@@ -2020,3 +2019,61 @@ def test_a_redirection_without_a_file_is_code_that_bash_cannot_read() -> None:
     (part,) = converted("srun python t.py <CONFIG>\necho done").untranslated
     assert part.line == 2
     assert not converted("srun python t.py > \\\n log\ncat <<A > f\n>\nA").untranslated[1:]
+
+
+def test_words_that_a_script_splits_at_its_own_separator_are_split_by_its_shell() -> None:
+    conversion = converted("A=1,2 B=3\nIFS=,\npython t.py $A $B")
+    setup = [value for name, value in conversion.options if name == "setup"]
+    assert setup[:2] == ["A=1,2 B=3 || :", "IFS=,"]
+    assert setup[2].startswith("ARGUMENTS=") and " $A 3)" in setup[2]
+    assert "t.py 3" in typed(converted("B=3\nIFS=,\npython t.py $B"))
+
+
+def test_the_shell_of_a_text_reads_the_values_of_variables_in_it_as_code() -> None:
+    lines = 'A="--x \'a b\' $(cat n)"\nsrun bash -c "torchrun --nproc_per_node 2 t.py $A --n \\$SLURM_NODEID"'
+    assert converted(lines).command[2] == 'eval "exec python t.py $A --n \\$SLURM_NODEID"'
+
+
+def test_a_variable_at_the_beginning_of_a_continued_line_of_a_text_has_its_value() -> None:
+    lines = 'A="--a"\nB="--b"\nC=" \\\n  $A \\\n  $B \\\n"\nsrun python t.py $C'
+    assert typed(converted(lines)) == "submit t.py --a --b"
+
+
+def test_the_tasks_on_each_node_are_the_most_beside_a_total() -> None:
+    conversion = converted("#SBATCH -N2\nsrun -n 8 --ntasks-per-node=8 python t.py")
+    assert (typed(conversion), conversion.untranslated) == ("submit --nodes 2 --ranks-per-node 4 t.py", ())
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("#SBATCH -N4\nN=$(wc -l < n)\nsrun -N $N python t.py", "-N '$N'"),
+        ("seq 4 | xargs -n1 srun python t.py", "seq 4 | xargs -n1 srun python t.py"),
+        ("mkdir a && trap 'rm -r a' EXIT\npython t.py", "mkdir a && trap 'rm -r a' EXIT"),
+        ("#SBATCH -N2 --gres=gpu:4\nWORLD_SIZE=$(cat w)\nsrun run_it --world $WORLD_SIZE", "$WORLD_SIZE"),
+    ],
+)
+def test_a_part_that_the_line_cannot_do_is_named(lines: str, text: str) -> None:
+    assert text in [part.text for part in converted(lines).untranslated]
+
+
+def test_a_function_that_gets_the_arguments_of_a_script_without_any_gets_none() -> None:
+    lines = 'E=${@:2}\nrun() { local w=$1; shift; python $w.py "$@"; }\nrun train --lr 1 $E'
+    assert typed(converted(lines)) == "submit train.py --lr 1"
+
+
+def test_a_loop_until_the_command_succeeds_is_a_retry() -> None:
+    parts = converted("until srun python t.py; do sleep 9; done").parts
+    assert any("--max-restarts" in part.reason for part in parts)
+
+
+def test_an_option_of_python_in_the_word_of_its_module_is_kept() -> None:
+    assert converted("python -Bm pkg.fit").command == ("python", "-Bm", "pkg.fit")
+    assert converted("python -um pkg.fit").command == ("-m", "pkg.fit")
+
+
+def test_a_value_that_sbatch_cuts_at_a_number_sign_is_named() -> None:
+    image = "#SBATCH --container-image=nvcr.io#nvidia/pytorch"
+    assert image in [part.text for part in converted(f"{image}\nsrun python t.py").changed]
+    parts = converted("#SBATCH --ntasks=2 # small\nsrun python t.py").changed
+    assert not any("comment" in part.reason for part in parts)
