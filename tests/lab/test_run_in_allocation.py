@@ -208,3 +208,26 @@ def test_the_batch_script_of_the_guide_trains_on_the_fit_nodes(on_slurm: Site) -
     result = on_slurm.lab.exec(argv, env=environ, cwd=str(on_slurm.project), timeout=240)
     output = (on_slurm.project / "job.out").read_text()
     assert (result.code, set(re.findall(r"^n000\d 2$", output, re.MULTILINE))) == (0, {"n0002 2", "n0003 2"})
+
+
+def test_the_submitit_line_of_the_guide_starts_nothing_beside_an_unfit_node(on_slurm: Site) -> None:
+    guide = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
+    (setup,) = re.findall(r"slurm_setup=(\[.*?\])\)", guide)
+    (on_slurm.project / "launch.py").write_text(
+        "import os, submitit, subprocess, time\n"
+        "executor = submitit.AutoExecutor('logs', cluster='slurm')\n"
+        f"executor.update_parameters(nodes=2, tasks_per_node=1, slurm_setup={setup})\n"
+        "job = executor.submit(os.mkdir, 'started')\n"
+        "while subprocess.check_output(['squeue', '--noheader', '--me']):\n"
+        "    time.sleep(0.2)\n"
+    )
+    environ = {
+        "CLUSTERRUN_HOME": str(on_slurm.home),
+        "CLUSTERRUN_CHECK_COMMAND": "[ $SLURMD_NODENAME != n0001 ]",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    argv = [sys.executable, "launch.py"]
+    result = on_slurm.lab.exec(argv, env=environ, cwd=str(on_slurm.project), timeout=240)
+    (log,) = (on_slurm.project / "logs").glob("*_0_log.err")
+    started = (on_slurm.project / "started").exists()
+    assert (result.code, "n0001 is unfit" in log.read_text(), started) == (0, True, False)
