@@ -129,7 +129,9 @@ _MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running)")
 _LACKS = re.compile(r"ModuleNotFoundError|ImportError|shared object|not found|No such file")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
 _ONE_BEFORE = "; the one before: "
-_VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
+# Ends by the scheduler, which no error of the job caused.
+_BY_SCHEDULER = (EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED, EndKind.REQUEUED)
+_VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY, **dict.fromkeys(_BY_SCHEDULER, Verdict.NOT_RUNNING)}
 
 
 def diagnosis_of(log: JobLog) -> Diagnosis:

@@ -1062,20 +1062,21 @@ def test_a_signal_of_a_terminal_is_explained(line: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "message", "verdict"),
     [
-        ("*** SIGSEGV received at time=1734086759 ***", "SIGSEGV"),
+        ("*** SIGSEGV received at time=1734086759 ***", "SIGSEGV", Verdict.CRASHED),
         (
             "slurmstepd: error: *** STEP 9.0 CANCELLED AT 2024-03-05T11:20:09 DUE TO TIME LIMIT ***",
             "time limit",
+            Verdict.NOT_RUNNING,
         ),
-        ("unknown option --master_port=25678", "--master_port"),
-        ("HW Exception by GPU node-9 (Agent handle: 0x58) reason :GPU Hang", "GPU Hang"),
+        ("unknown option --master_port=25678", "--master_port", Verdict.CRASHED),
+        ("HW Exception by GPU node-9 (Agent handle: 0x58) reason :GPU Hang", "GPU Hang", Verdict.CRASHED),
     ],
 )
-def test_an_end_is_read_in_the_words_of_its_handler(line: str, message: str) -> None:
+def test_an_end_is_read_in_the_words_of_its_handler(line: str, message: str, verdict: Verdict) -> None:
     diagnosis = diagnosed(*STEPS[:1], line)
-    assert diagnosis.verdict is Verdict.CRASHED and message in diagnosis.message
+    assert diagnosis.verdict is verdict and message in diagnosis.message
 
 
 def test_a_spawned_process_that_exited_explains_the_lost_connections_of_others() -> None:
