@@ -278,7 +278,7 @@ class CallTable:
             meets = peer is not None and (peer.call.name, peer.call.peer) == (half, rank.rank)
             group = f"of ranks {min(rank.rank, call.peer)} and {max(rank.rank, call.peer)}"
             direction = "to" if call.name == "send" else "from"
-            what = f"{call.name} {direction} rank {call.peer}"
+            what = f"{call.name} {direction} rank {call.peer}{with_tag(call.tag)}"
             missing: tuple[int, ...] = () if meets else (call.peer,)
             return Call(rank.rank, group, 0, what, peer=call.peer, tag=call.tag, line=line, missing=missing)
         if call.name == "wait" and not inside and sends(rank):
@@ -516,6 +516,10 @@ def _of_record(rank: RankSnapshot, record: Record) -> Call:
         begun=record.begun,
         by_thread=record.by_thread,
     )
+
+
+def with_tag(tag: int) -> str:
+    return f" with tag {tag}" if tag > 0 else ""
 
 
 def is_called(group: Group, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from clusterrun.diagnosis.calls import HALF, KEY, LOCK, Call, CallTable
+from clusterrun.diagnosis.calls import HALF, KEY, LOCK, Call, CallTable, with_tag
 from clusterrun.diagnosis.evidence import MainCall, PostedOp
 from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.printed_errors import Error
@@ -108,8 +108,8 @@ def other_half(wait: Call) -> str:
         HALF: f"the other half of {HALF}",
         KEY: "set for a key of the store",
         LOCK: "the release of that lock",
-        "send": f"recv from rank {wait.rank}",
-        "recv": f"send to rank {wait.rank}",
+        "send": f"recv from rank {wait.rank}{with_tag(wait.tag)}",
+        "recv": f"send to rank {wait.rank}{with_tag(wait.tag)}",
     }
     verb = wait.operation.partition(" ")[0]
     return halves.get(wait.operation) or halves.get(verb) or wait.named

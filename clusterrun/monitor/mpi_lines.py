@@ -48,17 +48,16 @@ def mpi_call(
         requests = _assignments(trees[0]).get(_owner(call), [])
         call = requests[0] if len(requests) == 1 and isinstance(requests[0], ast.Call) else call
     half = _HALF.fullmatch(ast.unparse(call.func).rpartition(".")[2])
-    is_unknown = name.lower().startswith("wait") and not half
-    if is_unknown or not _is_of_all(trees, _owner(call)):
-        return (function,), MainCall(is_of_all=name == "Finalize")
+    if name.lower().startswith("wait") and not half:
+        return (function,), MainCall()
+    is_of_all = name == "Finalize" or _is_of_all(trees, _owner(call))
     own_numbers = {"rank": rank, "size": size}
     scope = {**_numbers(trees, own_numbers), **values}
 
     def argument(keyword: str, place: int, default: int) -> int:
         """Return the number that the call passes; -1 if it is unknown, or negative as for any rank."""
-        if any(isinstance(value, ast.Starred) for value in call.args) or not all(
-            word.arg for word in call.keywords
-        ):
+        has_stars = any(isinstance(value, ast.Starred) for value in call.args)
+        if has_stars or not all(word.arg for word in call.keywords) or not is_of_all:
             return -1
         nodes = [
             *call.args[place : place + 1],
@@ -84,7 +83,7 @@ def mpi_call(
         rooted=function if name in _ROOTS else "",
         root=argument("root", _ROOTS[name], 0) if name in _ROOTS else -1,
         # The first ranks leave a scan before the last ones have come.
-        is_of_all="scan" not in name.lower(),
+        is_of_all=is_of_all and "scan" not in name.lower(),
     )
 
 

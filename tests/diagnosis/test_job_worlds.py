@@ -767,10 +767,11 @@ def test_the_root_of_a_broadcast_waits_for_the_culprit_and_others_have_left_it()
     assert blamed(verdict(sampled(0, stack=BROADCAST, call=receives), *others)) == []
 
 
-def in_mpi(rank: int, function: str, root: int = -1) -> SeenRank:
+def in_mpi(rank: int, function: str, root: int = -1, size: int = 4) -> SeenRank:
     rooted = function if root >= 0 else ""
     call = MainCall(function=function, rooted=rooted, root=root, is_of_all=True)
-    return sampled(rank, stack=(f"/home/me/{function}.py:9 step",), native=(function,), call=call)
+    stack = (f"/home/me/{function}.py:9 step",)
+    return sampled(rank, stack=stack, native=(function,), call=call, size=size)
 
 
 @pytest.mark.parametrize(
@@ -796,6 +797,36 @@ def test_ranks_in_a_call_that_others_may_have_left_are_not_blamed(
     assert diagnosis.verdict is Verdict.MISMATCH
     assert [culprit.rank for culprit in diagnosis.culprits] == culprits
     assert "flight records" not in diagnosis.remedy
+
+
+def test_a_receive_that_no_send_meets_shows_its_tag() -> None:
+    receives = sampled(2, stack=LINE, native=("MPI_Recv",), call=MainCall("recv", peer=1, tag=7))
+    diagnosis = verdict(*(in_mpi(rank, "MPI_Barrier") for rank in (0, 1, 3)), receives)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
+    assert "recv from rank 1 with tag 7" in diagnosis.message
+    assert "left out send to rank 2 with tag 7" in diagnosis.message
+
+
+def test_no_rank_is_left_that_sends_if_all_receive_in_several_lines() -> None:
+    master = sampled(0, stack=LINE, native=("MPI_Recv",), call=MainCall("recv"))
+    workers = [
+        sampled(rank, stack=LOOP, native=("MPI_Recv",), call=MainCall("recv", peer=0)) for rank in (1, 2, 3)
+    ]
+    diagnosis = verdict(master, *workers)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
+    assert "no rank is left that sends" in diagnosis.message
+    assert "no rank is left" not in verdict(in_mpi(0, "MPI_Barrier"), *workers).message
+
+
+def test_pairs_that_send_to_each_other_in_one_line_are_named_together() -> None:
+    def sends(rank: int) -> SeenRank:
+        return sampled(rank, stack=LINE, native=("MPI_Send",), call=MainCall("send", peer=rank ^ 1), size=6)
+
+    everybody = verdict(*map(sends, range(6)))
+    assert (everybody.verdict, everybody.culprits) == (Verdict.MISMATCH, ())
+    assert "ranks 0-5 wait for each other" in everybody.message
+    some = verdict(*map(sends, range(4)), in_mpi(4, "MPI_Barrier", size=6), in_mpi(5, "MPI_Barrier", size=6))
+    assert [culprit.rank for culprit in some.culprits] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("target", "culprits"), [(3, [1]), (2, [])])

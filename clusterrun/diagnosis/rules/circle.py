@@ -22,29 +22,32 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if table.end or not table.is_long_still:
         return []
     peers = {wait.rank: wait.peer for wait in table.waits if wait.missing and wait.peer >= 0}
-    for start in sorted(peers):
-        circle: list[int] = []
-        rank = start
-        while rank in peers and rank not in circle:
-            circle.append(rank)
-            rank = peers[rank]
-        if len(circle) > 1 and rank == start:
-            if len({table.of(rank).call.name for rank in circle}) == 1:
-                is_part = len(circle) < table.size and bool(table.line(*circle))
-                return [
-                    Hypothesis(partial(explain, circle=circle), CERTAINTY, tuple(sorted(circle) * is_part))
-                ]
-            mates_by_rank = {rank: mates for rank in circle if (mates := _mates(table, rank))}
-            unusual = [rank for rank in mates_by_rank if not _has_usual_peer(table, rank)]
-            culprits = (unusual[0],) if len(unusual) == 1 else ()
-            return [
-                Hypothesis(
-                    partial(explain_wrong_peer, circle=circle, mates_by_rank=mates_by_rank),
-                    CERTAINTY,
-                    culprits,
-                )
-            ]
-    return []
+    calls = {rank: (table.of(rank).call.name, table.location(rank).line) for rank in peers}
+    circles = [circle for rank in sorted(peers) if (circle := _circle(peers, rank))]
+    if not circles:
+        return []
+    first, own_calls = circles[0], {calls[rank] for rank in circles[0]}
+    if len({name for name, _ in own_calls}) == 1:
+        # Other circles in the same lines have the same wrong order.
+        alike = [circle for circle in circles if {calls[rank] for rank in circle} == own_calls]
+        ranks = tuple(dict.fromkeys(rank for circle in alike for rank in circle))
+        is_part = len(ranks) < table.size and len(own_calls) == 1
+        return [Hypothesis(partial(explain, circle=ranks), CERTAINTY, tuple(sorted(ranks)) * is_part)]
+    mates_by_rank = {rank: mates for rank in first if (mates := _mates(table, rank))}
+    unusual = [rank for rank in mates_by_rank if not _has_usual_peer(table, rank)]
+    culprits = (unusual[0],) if len(unusual) == 1 else ()
+    explanation = partial(explain_wrong_peer, circle=first, mates_by_rank=mates_by_rank)
+    return [Hypothesis(explanation, CERTAINTY, culprits)]
+
+
+def _circle(peers: Mapping[int, int], start: int) -> tuple[int, ...]:
+    """Return the ranks from ``start`` on if each waits for the next, and the last for ``start``; else ()."""
+    circle: list[int] = []
+    rank = start
+    while rank in peers and rank not in circle:
+        circle.append(rank)
+        rank = peers[rank]
+    return tuple(circle) if len(circle) > 1 and rank == start else ()
 
 
 def _mates(table: CallTable, rank: int) -> tuple[int, ...]:

@@ -168,6 +168,9 @@ def _either_side(table: CallTable, inside: Sequence[Call], departed: Sequence[Ca
     inside_place, departed_place = at_place(table, *inside_ranks), at_place(table, *departed_ranks)
     sentence = f"{callers} wait{verb_s(inside_ranks)} in {inside[0].named}{inside_place} for {others}, in "
     sentence += f"{departed[0].operation}{departed_place}: either {others} left out {other_half(inside[0])}, "
-    sentence += f"or {callers} made a call too many; nothing shows which"
+    mistake = "made a call too many"
+    if inside[0].peer >= 0:
+        mistake += ", or named a wrong rank or tag"
+    sentence += f"or {callers} {mistake}; nothing shows which"
     remedy = "compare how often each of both comes to its line, and under which condition"
     return blame(table, Verdict.MISMATCH, sentence, {}, remedy)

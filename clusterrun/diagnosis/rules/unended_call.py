@@ -18,29 +18,34 @@ from clusterrun.diagnosis.vote import one_only
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, more_is_seen, verb_s, waited
 
 CERTAINTY = 20
+# Above different places that name nobody.
+CERTAINTY_OF_ONE_SIDED = 36
 # The kernel sent the same bytes again and again to another node of the job.
 CUT = 100
 MOST_COUNTS = 16
 _PAIRS = "let one of each two ranks receive first, or use sendrecv; a large send to the own rank never ends"
 # Calls that another rank must answer by another call: how ranks wait in it, what that other rank does, and
-# the remedy. The key is the beginning of the call's name.
+# the remedy.
 _ONE_SIDED = {
     STORE_WAIT: (
         "for a key of the store",
         "sets it",
         "which line sets that key, and on which rank? It was not run: an if around it, or another key",
     ),
-    "MPI_Send": ("in MPI_Send", "receives", _PAIRS),
-    "MPI_Recv": (
-        "in MPI_Recv",
+    "send": ("in a send", "receives", _PAIRS),
+    "recv": (
+        "in a receive",
         "sends",
-        "which line sends to them? It was not run: an if around it, or another rank",
+        "which line sends to them? It was not run: an if around it, another rank or tag",
     ),
 }
 _QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it looks the same from outside"
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
+    one_sided = _one_sided(table)
+    if one_sided:
+        return [Hypothesis(partial(explain_one_sided, name=one_sided), CERTAINTY_OF_ONE_SIDED)]
     stuck = [] if table.end else [wait for wait in table.waits if not wait.missing]
     if not table.end and not stuck and (table.cut_links or not table.is_long_still):
         stuck = table.waits
@@ -59,6 +64,30 @@ def rule(table: CallTable) -> list[Hypothesis]:
     uses_tcp = all(_is_over_tcp(table, wait) for wait in stuck)
     certainty = CUT if table.cut_links else CERTAINTY
     return [Hypothesis(partial(explain_unended, stuck=stuck, uses_tcp=uses_tcp), certainty)]
+
+
+def _one_sided(table: CallTable) -> str:
+    """Return the key in ``_ONE_SIDED`` of the call that all ranks wait in; '' if there is none."""
+    if not (table.by_stacks and table.is_long_still) or table.end or table.owed or table.mute:
+        return ""
+    names = set()
+    for wait in table.waits:
+        operation, call = table.location(wait.rank).operation, table.of(wait.rank).call
+        is_store = operation == STORE_WAIT
+        names.add(operation if is_store else call.name or operation.replace("MPI_", "").lower())
+    name = names.pop() if len(names) == 1 else ""
+    # A rank whose call is unknown is in the same one if it is in the same line. Ranks that wait for keys in
+    # several lines may wait for each other, which ``different_places.py`` shows.
+    are_together = len({rank.location.line for rank in table.living}) == 1
+    is_known = len(table.waits) == len(table.living) and name != STORE_WAIT
+    return name if name in _ONE_SIDED and (is_known or are_together) else ""
+
+
+def explain_one_sided(table: CallTable, blamed: Ranks, name: str) -> Diagnosis:
+    wait_for, answers, remedy = _ONE_SIDED[name]
+    where = at_place(table, *table.wait_by_rank)
+    sentence = f"all ranks wait {wait_for}{where}, so no rank is left that {answers}"
+    return Diagnosis(Verdict.MISMATCH, sentence, (), (), waited(table), remedy)
 
 
 def _is_over_tcp(table: CallTable, wait: Call) -> bool:
@@ -99,14 +128,9 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
     operation = min(stuck, key=lambda wait: wait.at).operation
     if table.by_stacks and not table.owed:
         lines = {wait.line for wait in stuck}
-        are_together = {rank.location.line for rank in table.living} == lines
         where = f" at {lines.pop()}" if len(lines) == 1 else ""
         unknown = sorted({rank.rank for rank in table.living}.difference(table.wait_by_rank))
         subject = ranks_in_words(table.wait_by_rank) if unknown else "all ranks"
-        for beginning, (wait_for, answers, remedy) in _ONE_SIDED.items():
-            if are_together and all(f"{wait.operation} ".startswith(f"{beginning} ") for wait in stuck):
-                sentence = f"all ranks wait {wait_for}{where}, so no rank is left that {answers}"
-                return Diagnosis(Verdict.MISMATCH, sentence, (), (), waited(table), remedy)
         sentence = f"not enough seen: {subject} wait in {operation}{where}, and it does not end"
         if len({wait.operation for wait in table.waits}) > 1:
             sentence = f"not enough seen: {'; '.join(waited(table)[:MOST_LINES])}; these calls do not end"
