@@ -84,6 +84,7 @@ def mpi_call(
         root=argument("root", _ROOTS[name], 0) if name in _ROOTS else -1,
         # The first ranks leave a scan before the last ones have come.
         is_of_all=is_of_all and "scan" not in name.lower(),
+        group="" if is_of_all else _owner(call),
     )
 
 

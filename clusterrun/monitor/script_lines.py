@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from clusterrun.diagnosis.evidence import MainCall
@@ -17,6 +17,7 @@ from clusterrun.rank_hooks.clusterrun_script_source import (
     MOST_OF_A_KEY,
     STORE_SETS,
     STORE_WAITS,
+    name_of,
     own_nodes,
     stays_while,
     texts_of,
@@ -149,6 +150,12 @@ def open_block(pid: int, spied: SpiedProcess, meets_all: bool) -> str:
     return ""
 
 
+def _called(nodes: Sequence[ast.stmt], number: int = 0) -> set[str]:
+    """Return the names of the functions that statements call, in line ``number`` only if there is one."""
+    calls = [part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return {name_of(call) for call in calls if not number or call.lineno <= number <= (call.end_lineno or 0)}
+
+
 def block_around(tree: ast.Module, number: int, with_conditions: bool = True) -> str:
     """Return ``finally``, ``except ERROR`` or ``if RANK == …`` for the innermost block around a line.
 
@@ -161,6 +168,9 @@ def block_around(tree: ast.Module, number: int, with_conditions: bool = True) ->
         elif isinstance(node, ast.ExceptHandler):
             blocks.append((node.body, f"except {ast.unparse(node.type)}" if node.type else "except"))
         elif isinstance(node, ast.If) and with_conditions:
+            # The other ranks make the same call in the other branch.
+            if _called(node.body, number) & _called(node.orelse):
+                continue
             test, parts = node.test, [node.test]
             if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
                 parts = test.values

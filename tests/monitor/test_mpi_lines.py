@@ -89,22 +89,26 @@ class Trainer:
 
 
 @pytest.mark.parametrize(
-    ("line", "script", "other_file", "is_of_all"),
+    ("line", "script", "other_file", "group"),
     [
-        ("row.Barrier()", SCRIPT + ROWS, "", False),
-        ("comm.Barrier()", SCRIPT + ROWS, "", True),
-        ("MPI.COMM_WORLD.Barrier()", ROWS, "", True),
-        ("self.comm.Barrier()", METHOD, SCRIPT, True),
-        ("comm.Barrier()", METHOD, SCRIPT, True),
-        ("self.comm.Barrier()", METHOD, SCRIPT + ROWS, False),
-        ("topology.comm.Barrier()", SCRIPT, "", False),
-        ("comm.Barrier()", "from topology import comm\n", SCRIPT, False),
-        ("MPI.Finalize()", "", "", True),
-        ("comm.scan(x)", SCRIPT, "", False),
-        ("request = first or second\nrequest.wait()", SCRIPT, "", False),
+        ("row.Barrier()", SCRIPT + ROWS, "", "row"),
+        ("comm.Barrier()", SCRIPT + ROWS, "", ""),
+        ("MPI.COMM_WORLD.Barrier()", ROWS, "", ""),
+        ("self.comm.Barrier()", METHOD, SCRIPT, ""),
+        ("comm.Barrier()", METHOD, SCRIPT, ""),
+        ("self.comm.Barrier()", METHOD, SCRIPT + ROWS, "self.comm"),
+        ("topology.comm.Barrier()", SCRIPT, "", "topology.comm"),
+        ("comm.Barrier()", "from topology import comm\n", SCRIPT, "comm"),
+        ("MPI.Finalize()", "", "", ""),
     ],
 )
 def test_a_communicator_has_all_ranks_if_the_files_make_no_other(
-    line: str, script: str, other_file: str, is_of_all: bool
+    line: str, script: str, other_file: str, group: str
 ) -> None:
-    assert call_of(line, script, other_file)[1].is_of_all is is_of_all
+    call = call_of(line, script, other_file)[1]
+    assert (call.group, call.is_of_all) == (group, not group)
+
+
+@pytest.mark.parametrize("line", ["comm.scan(x)", "request = first or second\nrequest.wait()"])
+def test_a_call_that_ranks_leave_one_after_another_is_not_of_all(line: str) -> None:
+    assert not call_of(line)[1].is_of_all

@@ -72,6 +72,11 @@ def test_a_block_that_one_rank_enters_is_found(condition: str, block: str) -> No
     assert (block_around(tree, 2), block_around(tree, 4), block_around(tree, 2, False)) == (block, "", "")
 
 
+def test_a_call_that_the_other_ranks_make_in_the_other_branch_is_in_no_block() -> None:
+    tree = ast.parse("if rank == 0:\n    comm.bcast(x)\n    save()\nelse:\n    x = comm.bcast(None)")
+    assert (block_around(tree, 2), block_around(tree, 3)) == ("", "if rank == 0")
+
+
 def test_a_line_without_one_wait_shows_no_key() -> None:
     assert store_call(ast.parse(SCRIPT), "/me/train.py:2 exchange", {}) == MainCall()
 

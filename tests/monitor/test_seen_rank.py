@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun import proc
+from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.job_looks import RankName
 from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.diagnosis.stacks import ThreadPlace
@@ -18,18 +19,36 @@ from clusterrun.monitor.rank_look import RankLook
 from clusterrun.monitor.stack_reader import StackReader
 
 
+def seen(folder: Path, source: str, native: tuple[str, ...] = ()) -> RankSnapshot:
+    """Return rank 1 of 2, which is in the last line of the script ``source``."""
+    (folder / "train.py").write_text(f"comm = MPI.COMM_WORLD\n{source}\n")
+    (folder / "main.py").write_text("comm = MPI.COMM_WORLD\nimport train\n")
+    look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
+    number = source.count("\n") + 2
+    frames = (f"{folder}/train.py:{number} <module>", f"{folder}/main.py:2 <module>")
+    look.first = SpiedProcess(main=frames, native=native)
+    return seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+
+
+@pytest.fixture(autouse=True)
+def _mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_rank, "loads", lambda pid, part: part == b"/mpi4py/")
+
+
 @pytest.mark.parametrize("native", [(), ("poll", "PMPI_Recv")])
 def test_a_rank_in_mpi_shows_its_peer_with_and_without_native_frames(
-    native: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    native: tuple[str, ...], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(seen_rank, "loads", lambda pid, part: part == b"/mpi4py/")
-    (tmp_path / "train.py").write_text("comm = MPI.COMM_WORLD\ncomm.Recv(x, source=comm.rank - 1)\n")
-    (tmp_path / "main.py").write_text("comm = MPI.COMM_WORLD\nimport train\n")
-    look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
-    frames = (f"{tmp_path}/train.py:2 step", f"{tmp_path}/main.py:2 <module>")
-    look.first = SpiedProcess(main=frames, native=native)
-    seen = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
-    assert (seen.location.operation, seen.call.name, seen.call.peer) == ("MPI_Recv", "recv", 0)
+    rank = seen(tmp_path, "comm.Recv(x, source=comm.rank - 1)", native)
+    assert (rank.location.operation, rank.call.name, rank.call.peer) == ("MPI_Recv", "recv", 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "block"), [("comm.Barrier()", "if rank == 1"), ("comm.recv()", ""), ("row.Barrier()", "")]
+)
+def test_a_call_of_all_ranks_that_one_rank_makes_is_in_a_block(line: str, block: str, tmp_path: Path) -> None:
+    rank = seen(tmp_path, f"row = comm.Split(0)\nif rank == 1:\n    {line}")
+    assert rank.stacks.block.rpartition(": ")[2] == block
 
 
 @pytest.mark.parametrize(
@@ -44,5 +63,5 @@ def test_a_thread_holds_the_lock_of_the_interpreter_if_the_main_thread_sleeps_an
     look.after = replace(look.before, switches=switches)
     holder = ThreadPlace("/home/me/train.py:60 watch", "/home/me/train.py:63 watch", holds_lock=True)
     look.first = SpiedProcess(main=("/home/me/train.py:9 step",), threads=(holder,))
-    seen = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
-    assert [thread.holds_lock for thread in seen.stacks.threads] == [is_held]
+    rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+    assert [thread.holds_lock for thread in rank.stacks.threads] == [is_held]
