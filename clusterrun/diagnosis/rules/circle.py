@@ -91,7 +91,9 @@ def explain(table: CallTable, blamed: Ranks, circle: Sequence[int]) -> Diagnosis
     is_sent = table.of(circle[0]).call.name == "send"
     first, second = ("send", "receive") if is_sent else ("receive", "send")
     sentence = f"{ranks_in_words(circle)} wait for each other: each {first}s before it {second}s: "
-    remedy = f"let one of each two {second} first, or begin both with batch_isend_irecv"
+    remedy = (
+        f"let one of each two {second} first, or begin both at once (batch_isend_irecv, or sendrecv of MPI)"
+    )
     if not table.line(*circle):
         remedy += f"; or compare how often each of them {first}s in a turn: one may have left out a {second}"
     whys = {rank: f"it {steps[rank]}" for rank in blamed}
