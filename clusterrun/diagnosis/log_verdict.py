@@ -119,6 +119,8 @@ _ENDED_WELL = re.compile(
     r"|\bSignaling Trainer to stop"
     r"|\bWorkerState\.SUCCEEDED\b"
 )
+# Only a part of a run is done.
+_OF_PART = re.compile(r"(?i)\b(?:epoch|step|round) \d")
 # The last line of a script that has ended.
 _DONE = re.compile(r"(?i)(?:all )?done\b(?! \w+ing\b)")
 # An error between two ranks, either of which may be wrong.
@@ -413,9 +415,11 @@ class _LogVerdict:
         steps: list[str] = []
         for number, (_, _, text) in enumerate(reversed(self._log.tail)):
             line = text.strip()[:300]
-            says_end = _ENDED_WELL.search(line) or (line in self._log.last_lines[-1:] and _DONE.match(line))
+            is_last = line in self._log.last_lines[-1:]
+            says_end = _ENDED_WELL.search(line) or (is_last and _DONE.match(line))
             # Ranks whose lines come late may print a step behind it.
-            if says_end and number < LINES_BEFORE and len(steps) < STEPS_AFTER_SURVIVED:
+            is_near = number < LINES_BEFORE and len(steps) < STEPS_AFTER_SURVIVED
+            if says_end and is_near and not _OF_PART.search(line):
                 message += f", and it says that the run finished: {line}"
                 return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
             steps += [line] if STEP.search(line) else []

@@ -1547,6 +1547,7 @@ EARLY_STOP = "Monitored metric val_loss did not improve in the last 3 records. S
         ),
         (["step 8 loss 2", "All done."], Verdict.NOTHING, "All done."),
         (["step 8 loss 2", "Done loading weights"], Verdict.UNDETERMINED, "step 8 loss 2"),
+        (["Training of epoch 3 done in 41 s", "accuracy 0.8"], Verdict.UNDETERMINED, "epoch 3"),
         (["Done.", "NCCL INFO Init"], Verdict.UNDETERMINED, "no error"),
     ],
 )
