@@ -89,6 +89,8 @@ MOST_SILENT = 1.25
 # Lines from a library's message to the exception that follows from it.
 LINES_TO_EXCEPTION = 60
 MOST_CULPRITS = 16
+# Lines about steps that show that a job ran on after it had started again.
+STEPS_OF_RUN = 10
 # Ends of earlier runs that are shown.
 MOST_EARLIER = 2
 # Lines near an error that are shown.
@@ -116,7 +118,7 @@ _WATCHDOG = re.compile(r"watchdog .*terminated with exception")
 # A trainer or a launcher says that all is done.
 _ENDED_WELL = re.compile(
     rf"{FINISHED.pattern}|'train_runtime': |\bmax_(?:epochs|steps)=\d+` reached|\bexit(?:s|ed) successfully"
-    r"|\bSignaling Trainer to stop"
+    r"|\bSignaling Trainer to stop|\[exiting program at iteration"
     r"|\bWorkerState\.SUCCEEDED\b"
 )
 # Only a part of a run is done.
@@ -184,6 +186,7 @@ class _LogVerdict:
     def diagnose(self) -> Diagnosis:
         """Return the first answer, with notes on attempts and on modules that could not be loaded."""
         answers = (
+            self._finished_at_last,
             self._survived,
             self._failed,
             self._timed_out,
@@ -219,6 +222,19 @@ class _LogVerdict:
         return replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
 
     # --- answers, the most certain first; None: the log does not give it ---
+
+    def _finished_at_last(self) -> Diagnosis | None:
+        """The job started again after a failure, and the last start finished."""
+        is_restarted = self._earlier or any(end.kind is EndKind.REQUEUED for end in self._all_ends)
+        orders = [entry.order for entry in self._errors] + [end.order for end in self._all_ends]
+        last = max(orders, default=0)
+        steps = [order for order, _, text in self._log.tail if order > last and STEP.search(text)]
+        if not is_restarted or len(steps) < STEPS_OF_RUN:
+            return None
+        diagnosis = self._without_failure("the job started again, and its last start shows no failure")
+        notes = tuple(f"before that: {entry.error.message}" for entry in self._errors[:1])
+        is_finished = diagnosis.verdict is Verdict.NOTHING
+        return replace(diagnosis, evidence=(*diagnosis.evidence, *notes)) if is_finished else None
 
     def _survived(self) -> Diagnosis | None:
         """Every error was handled, and nothing ended. The log may end inside of another traceback."""

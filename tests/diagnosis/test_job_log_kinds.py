@@ -1634,3 +1634,20 @@ def test_the_function_of_native_code_that_crashed_is_named() -> None:
     )
     assert ranks(diagnosis) == [7] and "halo_swap of libhalo.so" in diagnosis.message
     assert "PYTHON" not in diagnosis.remedy and not any(rule in line for line in diagnosis.evidence)
+
+
+REQUEUED = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-01-01T00:00:00 DUE TO JOB REQUEUE ***"
+RESTARTED = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"
+RUN = [f"step {number} loss 2.0" for number in range(20)]
+
+
+@pytest.mark.parametrize("restart", [REQUEUED, RESTARTED])
+@pytest.mark.parametrize(
+    ("end", "is_well"),
+    [("Training completed.", True), ("[exiting program at iteration 20]", True), ("", False)],
+)
+def test_a_job_that_started_again_and_finished_did_not_fail(restart: str, end: str, is_well: bool) -> None:
+    diagnosis = diagnosed(*RUN, *EXCEPTION, restart, *RUN, end)
+    assert (diagnosis.verdict is Verdict.NOTHING) is is_well
+    assert "batch 7 is empty" in str(diagnosis)
+    assert diagnosed(*RUN, *EXCEPTION, restart, *RUN, *EXCEPTION).verdict is Verdict.CRASHED
