@@ -249,8 +249,10 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
     size = max((*(rank.name.size for rank in order), max(numbers.values()) + 1))
     snapshots = []
     for rank in order:
-        snapshot = rank.snapshot
-        request = replace(snapshot.request, started=size) if snapshot.request.world else snapshot.request
+        snapshot, request = rank.snapshot, rank.snapshot.request
+        # Ranks that are only counted may lack some that were never started.
+        if request.world and is_numbered:
+            request = replace(request, started=size)
         quiet = snapshot.quiet if snapshot.quiet >= 0 else math.inf
         snapshots.append(replace(snapshot, rank=numbers[id(rank)], request=request, quiet=quiet))
     missing = sorted({*range(size)}.difference(numbers.values())) if is_complete else []

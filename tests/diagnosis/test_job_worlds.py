@@ -1039,6 +1039,16 @@ def test_a_rank_that_makes_a_group_larger_than_the_job_is_named() -> None:
     assert blamed(verdict(*ranks)) == [(3, "n0")]
 
 
+def test_ranks_that_were_only_counted_are_not_blamed_for_those_that_are_not_there() -> None:
+    ranks = []
+    for number in range(3):
+        rank = sampled(number, stack=MEETING, name={"variable": "", "rank": -1, "size": 0})
+        request = GroupRequest(world=4, asks=number, store="n0:29500")
+        ranks.append(SeenRank(rank.name, replace(rank.snapshot, request=request)))
+    diagnosis = verdict(*ranks)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
+
+
 # --- launchers ---
 
 
