@@ -41,6 +41,7 @@ _ROOTS = {
 }
 _PEERS = {"send": "dst", "recv": "src"}
 _NUMBER = re.compile(r"-?\d{1,9}")
+_TCP_METHOD = re.compile(r"""["']tcp://([^/?"']+:\d+)""")
 _ADDRESS = re.compile(r"""\(["']([^"']+)["'], (\d+)\)""")
 # A text of py-spy that is neither cut nor escaped, and an object whose kind is named like an error.
 _TEXT = re.compile(r'"[^"\\]*(?<!\.\.\.)"')
@@ -279,6 +280,9 @@ def _request(frames: Sequence[Mapping[str, Any]]) -> GroupRequest:
         asks = asks if asks >= 0 else _number(values.get("rank", ""))
         if name == "_create_c10d_store" and _number(values.get("port", "")) >= 0:
             store = f"{values.get('hostname', '').strip(chr(34) + chr(39))}:{values['port']}"
+        method = _TCP_METHOD.match(values.get("init_method", ""))
+        if method and not store:
+            store = method[1]
         ranks = _RANKS.fullmatch(values.get("ranks", ""))
         if name == "new_group" and ranks:
             makes = (ranks[1],)

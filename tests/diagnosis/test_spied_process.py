@@ -177,6 +177,9 @@ def test_a_rank_that_makes_the_group_shows_world_rank_and_store() -> None:
     )
     assert stacks.request == GroupRequest(world=3, asks=0, store="n1:29500")
     assert location(stacks.main).doing is Doing.RENDEZVOUS
+    group = frame("_new_process_group_helper", C10D, 2169)
+    by_address = frame("init_process_group", C10D, 1899, init_method='"tcp://10.0.0.2:29517"')
+    assert spied(group, by_address, STEP).request.store == "10.0.0.2:29517"
 
 
 def test_the_address_of_a_connection_that_does_not_come_is_read() -> None:
