@@ -445,7 +445,8 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
         remedy = f"--sbatch cpus-per-task={requested_cpus} asks for as many"
         yield f"the script asks for {requested_cpus} CPUs on each node, and the line for {cpus}: {remedy}"
     threads = last_number(options.get("cpus-per-rank", ""))
-    if _SETS_THREADS.match(launch.rank_launcher) and threads > 1 and not _THREADS.search(script.text):
+    says_threads = _THREADS.search(script.text) or "OMP_NUM_THREADS" in dict(launch.environment)
+    if _SETS_THREADS.match(launch.rank_launcher) and threads > 1 and not says_threads:
         yield f"OMP_NUM_THREADS is {threads} in each rank. The launcher sets 1: --env OMP_NUM_THREADS=1"
 
 

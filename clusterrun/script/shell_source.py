@@ -765,7 +765,8 @@ class ShellSource:
             )
             if splits and is_pattern:
                 return (text,)  # the shell finds the files of the name
-            parts = [self._values(child, splits=False) for child in node.named_children]
+            # Only the shell splits a value in the middle of a word.
+            parts = [self._values(child, splits) or ("",) for child in node.named_children]
             return ("".join(part[0] for part in parts),) if all(len(part) == 1 for part in parts) else (text,)
         return (text,)
 

@@ -27,7 +27,7 @@ from clusterrun.script.directives import OF_PLACE
 from clusterrun.script.interpreter_calls import NEEDLESS_BEFORE, interpreter_call, shell_script
 from clusterrun.script.launch_commands import ACTIVATORS, WRAPPERS, LaunchCommand, joined, launch_in
 from clusterrun.script.launcher_options import launcher_options
-from clusterrun.script.program_table import TRAITS
+from clusterrun.script.program_table import TRAITS, changes_shell
 from clusterrun.script.quoting import plain_text
 from clusterrun.script.shell_source import PRINTS, Command, Constant, ShellSource, Statement, is_launcher_text
 from clusterrun.script.statement_rules import IS_COMPUTED, IS_OTHER_RUN
@@ -55,6 +55,7 @@ _NODE_NAMES = ("-w", "--nodelist")
 _RUNS_OF_A_LOOP = "each is a run of its own, and no other one ends if it fails: --at-most limits how many run"
 _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
+_OF_EACH_NODE = "each node runs it, in its container: a --setup line runs once, on the first host"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
 _READ_LATER = "a later line reads it: clusterrun logs --raw RUN > FILE"
 
@@ -252,6 +253,15 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
             else replace(inner.training.launch, environment=environment)
         )
         reading = replace(inner, parts=(*_around(statement, inner), *parts))
+        if launch.program:
+            is_inside = "container" in dict(launch.options)
+            of_nodes = [
+                replace(part, reason=_OF_EACH_NODE)
+                if part.outcome is PartOutcome.SETUP and (is_inside or not _changes_shell_alone(part.text))
+                else part
+                for part in reading.parts
+            ]
+            reading = replace(reading, parts=tuple(of_nodes))
     else:
         command, text, text_in_ranks = _command(scope, launch, training.command)
         is_script = command[:1] == ("-m",) or "".join(command[:1]).endswith(".py")
@@ -289,6 +299,12 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
         parts=tuple(parts),
     )
     return _with_files(scope, candidate, reading, own, behind)
+
+
+def _changes_shell_alone(code: str) -> bool:
+    """Return whether shell code sets variables or changes its shell, and starts no program."""
+    commands = [command for statement in ShellSource(code).statements for command in statement.commands]
+    return all(changes_shell(command.program) for command in commands if command.names)
 
 
 def _launcher_parts(launch: LaunchCommand, line: int) -> Iterator[Part]:

@@ -2077,3 +2077,24 @@ def test_a_value_that_sbatch_cuts_at_a_number_sign_is_named() -> None:
     assert image in [part.text for part in converted(f"{image}\nsrun python t.py").changed]
     parts = converted("#SBATCH --ntasks=2 # small\nsrun python t.py").changed
     assert not any("comment" in part.reason for part in parts)
+
+
+def test_the_shell_splits_a_value_in_the_middle_of_a_word() -> None:
+    assert converted('A="x y"\npython t.py --d=$A').command[2] == "exec python t.py --d=$A"
+    assert typed(converted('A="x"\nB=\npython t.py --d=$A$B')) == "submit t.py --d=x"
+
+
+def test_a_program_that_each_node_of_a_step_runs_is_named() -> None:
+    def named(lines: str) -> list[str]:
+        return [part.text for part in converted(lines).changed if "on the first host" in part.reason]
+
+    launch = "torchrun --nproc_per_node 2 t.py"
+    assert named(f'#SBATCH -N2\nsrun bash -c "cp a b && {launch}"') == ["cp a b"]
+    assert named(f'#SBATCH -N2\nsrun bash -c "cd b && {launch}"') == []
+    assert named(f'#SBATCH -N2\nsrun --container-image=i bash -c "cd b && {launch}"') == ["cd b"]
+
+
+def test_an_option_for_threads_is_the_number_of_threads() -> None:
+    launch = "accelerate launch --num_processes 2 --num_cpu_threads_per_process 4 t.py"
+    parts = converted(f"#SBATCH -c 8\n{launch}").changed
+    assert not any("The launcher sets 1" in part.reason for part in parts)
