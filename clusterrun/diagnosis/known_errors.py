@@ -627,6 +627,11 @@ ROWS: tuple[KnownError, ...] = (
         "use $SLURM_SUBMIT_DIR or the full path instead of $0, dirname and BASH_SOURCE",
     ),
     KnownError(
+        r"couldn't chdir to ",
+        "the working directory of the job is missing on that node, so its commands ran in another one",
+        "submit from a folder that all nodes share (ls it on the node: clusterrun exec -- ls …)",
+    ),
+    KnownError(
         r"FileNotFoundError|Errno 2\]",
         "a file is not there, as this node sees it",
         "is it on a file system that all nodes share? relative paths start where submit was called, or "

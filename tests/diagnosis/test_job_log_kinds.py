@@ -1651,3 +1651,13 @@ def test_a_job_that_started_again_and_finished_did_not_fail(restart: str, end: s
     assert (diagnosis.verdict is Verdict.NOTHING) is is_well
     assert "batch 7 is empty" in str(diagnosis)
     assert diagnosed(*RUN, *EXCEPTION, restart, *RUN, *EXCEPTION).verdict is Verdict.CRASHED
+
+
+def test_a_working_directory_that_a_node_lacks_explains_a_missing_file() -> None:
+    chdir = (
+        "slurmstepd: error: couldn't chdir to `/work/exp7': No such file or directory: going to /tmp instead"
+    )
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: 'conf.yaml'"
+    diagnosis = diagnosed(chdir, *EXCEPTION[:-1], missing)
+    assert "conf.yaml" in diagnosis.message and chdir in diagnosis.message and "share" in diagnosis.remedy
+    assert "chdir" not in diagnosed(chdir, *RUN, *EXCEPTION).message
