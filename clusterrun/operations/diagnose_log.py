@@ -187,7 +187,8 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet, us
     log.job_ended(job.word, job.nodelist)
     diagnosis = _limited(diagnosis_of(log), files)
     read = ", ".join(file.path for file in files)
-    notes = [f"Slurm's state of job {job.job_id} is {job.word}; read: {read}"]
+    state = " ".join(filter(None, (job.word, job.exit_code)))
+    notes = [f"Slurm's state of job {job.job_id} is {state}; read: {read}"]
     notes += read_notes
     remedy = diagnosis.remedy.replace("-j JOB", f"-j {job.job_id}")
     return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))), remedy=remedy)

@@ -13,7 +13,7 @@ from clusterrun.model.states import State
 from clusterrun.slurm.queries import moment_of
 from clusterrun.slurm_text import job_states
 
-FIELDS = ("JobID", "User", "State", "NodeList", "Submit", "End", "JobName")
+FIELDS = ("JobID", "User", "State", "NodeList", "Submit", "End", "ExitCode", "JobName")
 # The job's name ends the first line and may contain any text. All other values are single words.
 _NAME = re.compile(r"^JobId=\S+ (?:.* )?JobName=(.*)$", re.MULTILINE)
 
@@ -49,6 +49,7 @@ class ForeignJob:
     # submitted_at, ended_at: seconds since the epoch; 0: unknown. A job that runs ends at its time limit
     submitted_at: float = 0.0
     ended_at: float = 0.0
+    exit_code: str = ""  # the exit code of its script and the signal that ended it: ``3:0``, ``0:9``
 
     @property
     def state(self) -> State:
@@ -99,6 +100,7 @@ def _read_shown(job_id: str, block: str) -> ForeignJob | None:
         error_output=error_output,
         submitted_at=moment_of(value("SubmitTime")) or 0.0,
         ended_at=moment_of(value("EndTime")) or 0.0,
+        exit_code=value("ExitCode"),
     )
 
 
@@ -126,7 +128,7 @@ def read_accounting(job_id: str, out: str) -> ForeignJob | None:
     for line in out.splitlines():
         cells = line.split("|", len(FIELDS) - 1)
         if len(cells) == len(FIELDS):
-            row_id, user, word, nodelist, submitted, ended, name = cells
+            row_id, user, word, nodelist, submitted, ended, exit_code, name = cells
             job = ForeignJob(
                 row_id,
                 name,
@@ -135,6 +137,7 @@ def read_accounting(job_id: str, out: str) -> ForeignJob | None:
                 nodelist,
                 submitted_at=moment_of(submitted) or 0.0,
                 ended_at=moment_of(ended) or 0.0,
+                exit_code=exit_code,
             )
             jobs.append(job)
     # ``41_[2-9]``: tasks that have not begun.

@@ -16,6 +16,7 @@ JobId=38 JobName=eval JobState=FAILED UserId=mallory(7)
    JobState=RUNNING Reason=None Dependency=(null)
    ReqNodeList=(null) ExcNodeList=(null)
    NodeList=n[0001-0002]
+   ExitCode=3:0
    Comment=clusterrun:20261125-232745-ygnq-mine:c3222c49d8a95e6f
    StdErr=/home/alice/my jobs/slurm-38.out
    StdOut=/home/alice/my jobs/./slurm-38.out
@@ -39,6 +40,7 @@ def test_a_job_is_read_as_scontrol_shows_it() -> None:
         "clusterrun:20261125-232745-ygnq-mine:c3222c49d8a95e6f",
         "38",
         error_output="/home/alice/my jobs/slurm-38.out",
+        exit_code="3:0",
     )
     assert read_shown("38", "No jobs in the system\n") is None
 
@@ -98,15 +100,15 @@ def test_of_an_array_a_task_that_runs_is_shown_with_the_states_of_all() -> None:
 def test_of_an_array_that_has_ended_the_task_that_failed_is_shown() -> None:
     job = read_shown("41", ARRAY.replace("JobState=RUNNING Reason", "JobState=FAILED Reason"))
     assert job is not None and (job.job_id, job.number, job.word) == ("41_1", "43", "FAILED")
-    rows = [f"41_{task}|alice|{word}|n1|1795713819|1795713899|x" for task, word in enumerate(WORDS)]
-    job = read_accounting("41", "\n".join([*rows, "41_[3-9]|alice|PENDING||1795713819|Unknown|x"]))
+    rows = [f"41_{task}|alice|{word}|n1|1795713819|1795713899|0:0|x" for task, word in enumerate(WORDS)]
+    job = read_accounting("41", "\n".join([*rows, "41_[3-9]|alice|PENDING||1795713819|Unknown|0:0|x"]))
     assert job is not None and (job.job_id, job.word) == ("41_2", "FAILED")
     assert job.tasks == tuple((f"41_{task}", word) for task, word in enumerate(WORDS))
 
 
 def test_a_job_is_read_as_the_accounting_remembers_it() -> None:
-    job = read_accounting("38", "38|alice|CANCELLED by 1000|n0001|1795713819|1795713899|a|b\n")
-    times = {"submitted_at": 1795713819.0, "ended_at": 1795713899.0}
+    job = read_accounting("38", "38|alice|CANCELLED by 1000|n0001|1795713819|1795713899|0:15|a|b\n")
+    times = {"submitted_at": 1795713819.0, "ended_at": 1795713899.0, "exit_code": "0:15"}
     assert job == ForeignJob("38", "a|b", "alice", "CANCELLED", "n0001", **times)
     assert job is not None and job.state is State.CANCELLED
     assert read_accounting("38", "") is None
