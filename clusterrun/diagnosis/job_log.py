@@ -197,10 +197,10 @@ class JobLog:
         if process is None:
             process = self.processes[self._file, source] = LogProcess(rank)
             self._of_file.append(process)
-        process.hear(text, LogPlace(self.order, rank, line.node), line.logger)
+        process.hear(text, LogPlace(self.order, rank, line.node, line.time), line.logger)
         has_failed = process.places and process.places[-1].order == self.order
         if has_failed and not process.listener.errors[-1].is_consequence:
-            self._run_detector.note(EndSign.ERROR)
+            self._run_detector.note(EndSign.ERROR, process.listener.errors[-1].text)
 
     def _begin_run(self, last: int) -> None:
         """Set the lines of the file up to ``last`` aside: they are of an earlier run."""
@@ -223,7 +223,7 @@ class JobLog:
 
     def job_ended(self, word: str, nodes: str) -> None:
         """Note how Slurm says that the job ended."""
-        self.has_completed, self.has_failed = word == "COMPLETED", word == "FAILED"
+        self.has_completed, self.has_failed = word == "COMPLETED", word not in ("COMPLETED", "")
         self.end_lines.note_state(word, nodes)
 
     def errors(self) -> list[LogError]:
@@ -246,7 +246,7 @@ class JobLog:
                 went_on = output >= OUTPUT_AFTER_SURVIVED
                 survived = steps >= STEPS_AFTER_SURVIVED or (went_on and place.was_logged)
                 survived = survived and not error.ends
-                went_on = went_on or (place.was_logged and self.has_steps_after(place.order))
+                went_on = went_on or (place.was_logged and self.has_steps_after(place.order, place.time))
                 is_doubtful = handled[number] or ((went_on or place.is_warning) and not is_final(error))
                 error = replace(error, rank=rank, inner=-1, survived=survived)
                 node = place.node or self.nodes.get(rank, "")
@@ -326,8 +326,11 @@ class JobLog:
                 return True
         return False
 
-    def has_steps_after(self, order: int) -> bool:
-        return any(process.last_step > order for process in self.processes.values())
+    def has_steps_after(self, order: int, time: str = "") -> bool:
+        """Return whether a step follows a line: by its time if it has one, as files are read in turn."""
+        return any(
+            process.last_step > order and not process.step_time < time for process in self.processes.values()
+        )
 
 
 def ended_first(ends: Sequence[EndLine]) -> EndLine | None:

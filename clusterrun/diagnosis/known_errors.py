@@ -622,6 +622,11 @@ ROWS: tuple[KnownError, ...] = (
         "correct that line; --python names another interpreter",
     ),
     KnownError(
+        r"\\r['\":]|\^M: bad interpreter",
+        "the script has DOS line ends, and the shell takes the first half of each for a part of a name",
+        "dos2unix SCRIPT, or sed -i 's/\\r$//' SCRIPT",
+    ),
+    KnownError(
         r"/slurmd?/[^' ]*job\d+/.*(?:No such file|Errno 2\])",
         "the batch script looks beside itself, and Slurm runs a copy of it from another folder",
         "use $SLURM_SUBMIT_DIR or the full path instead of $0, dirname and BASH_SOURCE",

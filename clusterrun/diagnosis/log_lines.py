@@ -31,6 +31,8 @@ _TIME = re.compile(
 )
 # The time that a logger writes behind its name.
 _LATER_TIME = re.compile(r"^[^\d(\[]{1,40}[(\[](\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)")
+# A name that ends with the first half of a DOS line end.
+_DOS_NAME = re.compile(r"\r(?=['\":])")
 # How a message quotes lines.
 _QUOTE = re.compile(r"^(?:> )+(?!File )")
 _MPIRUN = re.compile(
@@ -53,6 +55,8 @@ _NCCL = re.compile(r"^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] (?:\S+ )?NCCL ")
 _MESSAGE_KEYS = ("message", "msg", "event")
 _LEVEL_KEYS = ("level", "levelname", "severity")
 _RANK_KEYS = ("rank", "global_rank", "process_index")
+_NODE_KEYS = ("host", "hostname", "node")
+_TIME_KEYS = ("ts", "time", "timestamp", "asctime")
 _TEE = re.compile(r"^(?:\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?|std(?:err|out): |\[\d{3,}\] (?=\[rank\d))")
 _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
 _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*|\d+(?:\.\d+){3}): ")
@@ -161,7 +165,7 @@ class LineSplitter:
 
     def split(self, line: str) -> list[LogLine]:
         """Return the states of one line, each without its marks."""
-        line = self._broken + _ESCAPES.sub("", line.rstrip())
+        line = self._broken + _DOS_NAME.sub(r"\\r", _ESCAPES.sub("", line.rstrip()))
         self._broken = line if "  File" in line and _BROKEN_FRAME.match(line) else ""
         if self._broken:
             return []
@@ -180,9 +184,12 @@ class LineSplitter:
             texts = [value for value in record.values() if isinstance(value, str)]
             message = next((record[key] for key in _MESSAGE_KEYS if key in record), "")
             texts = [f"{_level(record)}: {message}", *(text for text in texts if "\n" in text)]
-            source = str(rank) if rank >= 0 else ""
+            node = next((str(record[key]) for key in _NODE_KEYS if key in record), "")
+            stamp = next(filter(None, (_TIME.match(str(record.get(key))) for key in _TIME_KEYS)), None)
+            time = stamp[1] if stamp else ""
+            source = str(rank) if rank >= 0 else node
             return [
-                LogLine(_shortened(part), source, rank, logger="record")
+                LogLine(_shortened(part), source, rank, node, "record", time)
                 for text in texts
                 for part in text.split("\n")
             ]

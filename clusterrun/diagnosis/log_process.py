@@ -12,6 +12,8 @@ from clusterrun.model.frozen import frozen, replace
 
 # Lines of a process that count as one second for the reader of errors, which expects times.
 LINES_PER_SECOND = 20.0
+# Later than any time in ISO format.
+_LAST_TIME = "~"
 # Lines about steps that a rank prints after an error that it has survived.
 STEPS_AFTER_SURVIVED = 3
 # So much other output between two errors of a process shows that the first was handled.
@@ -72,6 +74,7 @@ class LogPlace:
     order: int
     rank: int
     node: str
+    time: str = ""  # as in LogLine
     # lines about steps, and other output without complaints, that the process printed before the error
     steps: int = 0
     output: int = 0
@@ -88,8 +91,8 @@ class LogProcess:
         self.places: list[LogPlace] = []
         self.rank = rank
         self.lines = self.steps = self.output = 0
-        # The order of the newest line about a step.
-        self.last_step = 0
+        # The order of the newest line about a step, and its time; the last time if it has none.
+        self.last_step, self.step_time = 0, _LAST_TIME
         # The rank that a logger named in the line before a traceback.
         self._logged_rank = -1
         # The text that a logger printed before a traceback; '' without one.
@@ -120,7 +123,7 @@ class LogProcess:
             goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
             is_warning = _BELOW_ERROR.search(logger) is not None
             signs = (self.steps, self.output, goes_on, was_logged, is_warning)
-            place = LogPlace(place.order, place.rank, place.node, *signs)
+            place = LogPlace(place.order, place.rank, place.node, place.time, *signs)
             self.places += [place] * (len(self.listener.errors) - len(self.places))
             self._logged_rank, self._record, self._is_after_error = -1, "", True
         elif self._is_after_error and text.strip():
@@ -142,7 +145,7 @@ class LogProcess:
             and not EXCEPTION_LINE.match(text)
         ):
             self.steps += 1
-            self.last_step = place.order
+            self.last_step, self.step_time = place.order, place.time or _LAST_TIME
         elif self.places:
             self.output += is_plain_output(text)
 

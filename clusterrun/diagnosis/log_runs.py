@@ -58,9 +58,11 @@ class RunDetector:
         # The last line with text.
         self._last = ""
 
-    def note(self, ending: EndSign) -> None:
-        """Note a sign that the run ends."""
+    def note(self, ending: EndSign, message: str = "") -> None:
+        """Note a sign that the run ends. Each rank of a run may print the ``message`` of an error."""
         self._ending = max(ending, self._ending)
+        letters = _NO_LETTERS.sub(" ", message)
+        self._head = {line: order for line, order in self._head.items() if line.strip() not in letters}
 
     def hear_end(self, order: int, text: str) -> int:
         """Read a line that may be Slurm's about the end of a job. Return what ``hear`` returns."""

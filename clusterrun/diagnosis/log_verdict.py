@@ -435,7 +435,8 @@ class _LogVerdict:
             says_end = _ENDED_WELL.search(line) or (is_last and _DONE.match(line))
             # Ranks whose lines come late may print a step behind it.
             is_near = number < LINES_BEFORE and len(steps) < STEPS_AFTER_SURVIVED
-            if says_end and is_near and not _OF_PART.search(line):
+            is_contradicted = self._log.has_failed or _OF_PART.search(line)
+            if says_end and is_near and not is_contradicted:
                 message += f", and it says that the run finished: {line}"
                 return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
             steps += [line] if STEP.search(line) else []
@@ -558,8 +559,10 @@ class _LogVerdict:
             for line in lines_near(self._log, first)
             if not is_explained or "did not receive grad" in line
         ]
-        evidence += [f"near it: {line}" for line in near if line not in sentence][:MOST_NEAR]
-        evidence += [end.line for end in self._ends[:3]]
+        ends = [end.line for end in self._ends[:3]]
+        near = [line for line in near if line not in sentence and line not in ends]
+        evidence += [f"near it: {line}" for line in near[:MOST_NEAR]]
+        evidence += ends
         remedy = self._remedy_of_error(error, row, line_of(where))
         verdict = row.verdict if row else Verdict.CRASHED
         if too_many:

@@ -284,6 +284,8 @@ class ErrorListener:
         """Add the launcher's report of the rank that failed first, unless that rank printed its error."""
         inner, text = launcher.report.rank, launcher.report.ended
         if any(error.inner == inner for error in self.errors):
+            if self.errors[-1].inner == inner and is_report(self.errors[-1]):
+                self.errors[-1] = replace(self.errors[-1], text=text)
             return
         # An exception does not end a process by a signal, but an abort may follow on one.
         is_killed = "signal" in text and f"signal {signal.SIGABRT.value}" not in text
@@ -539,7 +541,7 @@ class _Reader:
             self._usage = True
         elif self._usage and _MISUSED.match(text):
             self._usage = False
-            self._append(self._error(at, text.strip()))
+            self._append(replace(self._error(at, text.strip()), row=meaning(text)))
         elif what and self._thrown and not meaning(text):
             self._append(replace(self._error(at, f"{self._thrown}: {what[1]}"), ends=True))
         elif row := meaning(text):

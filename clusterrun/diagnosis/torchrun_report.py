@@ -7,9 +7,11 @@ import re
 from clusterrun.model.phrases import code_in_words
 
 _OTHERS = "Failures:"
-_BEGINNING = "Root Cause (first observed failure):"
-_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
-_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: \d+\)$")
+# torch 1.9 puts the colon behind "Cause".
+_BEGINNING = ("Root Cause (first observed failure):", "Root Cause:")
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (\S+)")
+_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)$")
+_MESSAGE = re.compile(r'^\s+"message": "(.+)",$')
 _NUMBER = re.compile(r"-?\d+")
 _TRACEBACK = re.compile(r"^  traceback : (?=Traceback \(most recent call last\))")
 _END = re.compile(r"^(?:=====|-----)")
@@ -30,7 +32,10 @@ class TorchrunReport:
         self.failed: dict[int, str] = {}
 
     def hear(self, line: str) -> str:
-        """Read one line. Return ``rank`` or ``ended`` if the line completed that field, else ''."""
+        """Read one line. Return ``rank`` or ``ended`` if the line completed that field, else ''.
+
+        The message of the rank's exception replaces its exit code.
+        """
         if line.startswith(_OTHERS):
             self.failed, self._is_listing = {}, True
         elif self._is_listing and (field := _FIELD.match(line)) and not line.startswith(_BEGINNING):
@@ -51,6 +56,9 @@ class TorchrunReport:
             return "ended" if is_last and self.ended else ""
         elif self._is_open and _TRACEBACK.match(line):
             self.in_traceback = True
+        elif self._is_open and self.rank >= 0 and (message := _MESSAGE.match(line)):
+            self.ended = message[1]
+            return "ended"
         elif self._is_open and not self.in_traceback and (field := _FIELD.match(line)):
             name = self._take(field[1], field[2])
             return "" if self._is_cut else name

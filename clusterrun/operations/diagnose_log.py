@@ -70,7 +70,7 @@ _RANK = re.compile(
 )
 # PBS and Grid Engine write JOB.o7 and JOB.e7.3.
 _LOG_NAME = re.compile(
-    r"\.(?:log|out|err|txt)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$|\.[oe]\d+(?:\.\d+)?$"
+    r"\.(?:log|out|err|txt|jsonl)$|(?:^|[._-])(?:stdout|stderr|out|err)[._-]?\d+$|\.[oe]\d+(?:\.\d+)?$"
 )
 # The job that a file is of, in its name.
 _JOB = re.compile(

@@ -1661,3 +1661,58 @@ def test_a_working_directory_that_a_node_lacks_explains_a_missing_file() -> None
     diagnosis = diagnosed(chdir, *EXCEPTION[:-1], missing)
     assert "conf.yaml" in diagnosis.message and chdir in diagnosis.message and "share" in diagnosis.remedy
     assert "chdir" not in diagnosed(chdir, *RUN, *EXCEPTION).message
+
+
+@pytest.mark.parametrize(
+    ("line", "word", "verdict"),
+    [
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-01-01T00:00:00 ***", "", Verdict.NOT_RUNNING),
+        (f"{REQUEUED[:-14]}TIME LIMIT ***", "", Verdict.NOT_RUNNING),
+        ("", "TIMEOUT", Verdict.NOT_RUNNING),
+        ("", "FAILED", Verdict.UNDETERMINED),
+        ("", "COMPLETED", Verdict.NOTHING),
+    ],
+)
+def test_a_closing_line_proves_nothing_if_slurm_says_that_the_job_did_not_complete(
+    line: str, word: str, verdict: Verdict
+) -> None:
+    log = JobLog()
+    log.begin_file()
+    for text in (*RUN, "Dry run completed", "step 1 loss 2.0", line):
+        log.hear(text)
+    log.job_ended(word, "n1")
+    assert diagnosis_of(log).verdict is verdict
+
+
+def test_the_first_half_of_a_dos_line_end_in_a_name_is_shown() -> None:
+    diagnosis = diagnosed("python: can't open file '/a/train.py\r': [Errno 2] No such file or directory\r")
+    assert "train.py\\r'" in diagnosis.message and "dos2unix" in diagnosis.remedy
+
+
+def test_an_option_that_a_script_refuses_has_its_remedy() -> None:
+    diagnosis = diagnosed("usage: fit.py [-h]", "fit.py: error: unrecognized arguments: --local-rank=1")
+    assert "LOCAL_RANK" in diagnosis.remedy
+
+
+def test_times_of_json_records_order_several_files_and_their_host_is_the_node() -> None:
+    log = JobLog()
+    times = {0: ("08:09", "09:30"), 2: ("08:08", "09:01")}
+    errors = {0: "RuntimeError: Connection closed by peer [10.0.0.6]:51", 2: EXCEPTION[-1]}
+    for rank, (step, end) in times.items():
+        log.begin_file()
+        record = {"level": "INFO", "rank": rank, "host": f"n{rank}"}
+        text = "\n".join([*EXCEPTION[:-1], errors[rank]])
+        log.hear(json.dumps({**record, "ts": f"2026-08-08T08:{step}Z", "message": "step 1"}))
+        log.hear(json.dumps({**record, "ts": f"2026-08-08T08:{end}Z", "message": "failed", "exc_info": text}))
+    diagnosis = diagnosis_of(log)
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(2, "n2")]
+    assert not any("goes on" in line for line in diagnosis.evidence)
+
+
+def test_the_old_report_of_torchrun_has_rank_and_message() -> None:
+    diagnosis = diagnosed(
+        *("Root Cause:", "[0]:", "  time: 2021-08-26_17:12:07", "  rank: 3 (local_rank: 3)"),
+        *("  exitcode: 1 (pid: 80)", "  msg:", "    {", '      "message": "ValueError: batch 7 is empty",'),
+        *("    }", "======"),
+    )
+    assert ranks(diagnosis) == [3] and EXCEPTION[-1] in diagnosis.message

@@ -86,3 +86,13 @@ def test_a_restart_of_torchrun_is_one_more_attempt() -> None:
     restart = "INFO:elastic.agent.server.api:[default] FAILED. 3/3 attempts left; will restart worker group"
     log, _ = diagnosed(*begins, *failed(40, "KeyError: 'lr'"), restart, *begins, *begins)
     assert log.runs == 2
+
+
+def test_a_message_that_each_rank_prints_begins_no_run() -> None:
+    message = [
+        *("Could not override 'trainer.devicess'.", "To append to your config use +trainer.devicess=4"),
+        *("Key 'devicess' is not in struct", "    full_key: trainer.devicess", ""),
+        "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+    ]
+    log, diagnosis = diagnosed(*message, *message, "srun: error: m4: tasks 0-1: Exited with exit code 1")
+    assert log.runs == 1 and "Could not override" in diagnosis.message

@@ -198,3 +198,8 @@ def test_files_of_submitit_belong_to_their_ranks(tmp_path: Path) -> None:
     (tmp_path / "7_1_log.err").write_text("no tiles left\n")
     report = read(str(tmp_path))
     assert "last line of rank 1: no tiles left" in report.diagnosis.evidence
+
+
+def test_files_of_json_lines_are_read(tmp_path: Path) -> None:
+    (tmp_path / "n1.jsonl").write_text(ERROR)
+    assert "KeyError: 'x'" in read(str(tmp_path)).diagnosis.message
