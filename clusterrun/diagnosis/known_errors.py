@@ -467,6 +467,14 @@ ROWS: tuple[KnownError, ...] = (
         "two processes have the same rank: do two nodes both start at rank 0?",
         "give every node its own --node-rank, or let srun start one launcher on each node",
     ),
+    KnownError(
+        r"OFI poll failed.*\bUN(?:REACH|DELIVER)ABLE\b",
+        "the network did not reach another node: that node, its adapter or a link failed",
+        "submit again without that node (--exclude); tell the administrator if it fails again",
+        Verdict.LINK,
+        consequence=True,
+        hardware=True,
+    ),
     NCCL_FAILED,
     # --- a collective that did not come back ---
     KnownError(

@@ -50,6 +50,8 @@ _RAY_TASKS = (
     re.compile(r"ray::\S+ ?\(pid=(?P<pid>\d+), ip=(?P<ip>[\w.:-]+)"),
     re.compile(r"^Memory on the node \(IP: (?P<ip>[\w.:-]+?),.*\bpid=(?P<pid>\d+)"),
 )
+# Cray's MPICH, above the lines of an error.
+_MPICH = re.compile(r"^MPICH ERROR \[Rank (\d+)\].* \[([\w.-]+)\] - ")
 _NCCL = re.compile(r"^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] (?:\S+ )?NCCL ")
 # Names that loggers give to the message and the level of a record, and to its rank.
 _MESSAGE_KEYS = ("message", "msg", "event")
@@ -65,7 +67,8 @@ _STARTS_ERROR = re.compile(
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
     r'|  File "|│ (?:/|❱)|Exception ignored in|Error in atexit|--- Logging error|Root Cause \(first'
     r"|Fatal Python error: |terminate called after |slurmstepd: error: "
-    r"|\[[EW]\d* |usage: )"
+    # PALS
+    r"|\[[EW]\d* |usage: |rank \d+ (?:died from|exited with) )"
 )
 # What a logger or a launcher writes in front of every line of an error: anything in front of the first one.
 _LOGGED_HEADER = re.compile(
@@ -77,6 +80,9 @@ _LOGGED_HEADER = re.compile(
 _FIRST_LINE = ("Traceback (most recent", "Fatal Python error: ", "terminate called after", '  File "')
 _NOT_LOGGED = re.compile(r"Original |.*Exception Group |[\w.]+(?:Error|Exception): ")
 _HEADER = "Traceback (most recent call last)"
+# A frame, and what stands in front of an exception, in a traceback on one line.
+_SPACED_FRAME = re.compile(r' (File "[^"]+", line \d+, in \S+) ')
+_SPACED_EXCEPTION = re.compile(r" (?=(?:[A-Za-z_]\w*\.)*\w+(?:Error|Exception): )")
 _DIGITS = re.compile(r"\d+")
 _CLOCK = re.compile(r"\d+(?:[-:.,]\d+)+")
 # The rank in a line of a logger.
@@ -195,6 +201,11 @@ class LineSplitter:
             ]
         if _HEADER in line and "\\n  File " in line:  # one string with escaped ends of lines
             states = line.replace("\\n", "\n").replace('\\"', '"').split("\n")
+        elif f'{_HEADER}: File "' in line:  # one string whose ends of lines became spaces
+            *states, end = _SPACED_FRAME.sub(r"\n  \1\n    ", line.replace(_HEADER, f"\n{_HEADER}")).split(
+                "\n"
+            )
+            states += _SPACED_EXCEPTION.sub("\n", end, count=1).split("\n")
         else:
             states = [state for state in line.split("\r") if state][-MOST_STATES:] or [""]
         return [line for state in states for line in self._without_marks(_shortened(state))]
@@ -233,6 +244,8 @@ class LineSplitter:
             self._ray_ranks[worker[1], worker[2]] = int(worker[3])
         elif task := next(filter(None, (pattern.search(text) for pattern in _RAY_TASKS)), None):
             self._ray_task = (self._ray_ranks.get((task["ip"], task["pid"]), -1), task["ip"])
+        elif mark := _MPICH.match(text):
+            self._ray_task = (int(mark[1]), mark[2])
         elif not text:
             self._ray_task = (-1, "")
         source = source or (str(rank) if rank >= 0 else node)

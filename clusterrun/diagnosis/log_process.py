@@ -200,3 +200,8 @@ def is_of_communication(error: Error) -> bool:
     if error.row not in (None, NCCL_FAILED):
         return error.row.consequence or error.row.verdict in (Verdict.LINK, Verdict.NEVER_ARRIVED)
     return error.lost_peer or _COMMUNICATION.search(error.text) is not None
+
+
+def is_of_hardware(error: Error) -> bool:
+    """Return whether a GPU, a link or the driver of a node failed."""
+    return error.row is not None and error.row.hardware

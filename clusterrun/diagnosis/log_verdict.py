@@ -42,6 +42,7 @@ from clusterrun.diagnosis.log_process import (
     is_alike,
     is_final,
     is_of_communication,
+    is_of_hardware,
 )
 from clusterrun.diagnosis.log_remedies import (
     ENDED_REMEDY,
@@ -494,8 +495,7 @@ class _LogVerdict:
         lines_after_nccl = first.order - self._log.nccl_failed if self._log.nccl_failed else 0
         # What an operation that failed should have received may be garbage.
         follows_nccl = 0 < lines_after_nccl < LINES_TO_EXCEPTION and not root
-        is_of_hardware = error.row is not None and error.row.hardware
-        follows_nccl = follows_nccl and not (is_of_communication(error) or is_of_hardware)
+        follows_nccl = follows_nccl and not (is_of_communication(error) or is_of_hardware(error))
         is_first_unmarked = self._log.first_rank >= 0 and ranks and self._log.first_rank not in ranks
         is_asked = ASKED_TO_END.match(error.text) is not None
         waits = error.row is not None and error.row.verdict is Verdict.NEVER_ARRIVED
@@ -552,7 +552,7 @@ class _LogVerdict:
         if others and others[-1].error.frame and error.text not in others[-1].error.message:
             evidence.append(f"also printed: {cut(others[-1].error.message)}")
         is_explained = error.row not in (None, *VAGUE) and "NCCL WARN" not in error.text
-        is_explained = is_explained and not (error.row and error.row.hardware)
+        is_explained = is_explained and not is_of_hardware(error)
         # DDP lists the parameters below its message.
         near = [
             line
@@ -712,6 +712,7 @@ class _LogVerdict:
         if is_of_script:
             sentence = "; then: ".join(dict.fromkeys((sentence, *(other.words for other in ends))))
         row = meaning(message) if placed.is_report else None
+        row = row or next((entry.error.row for entry in self._errors if is_of_hardware(entry.error)), None)
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [other.line for other in ends[:4]]
         complaint = self._log.complaint if self._log.complaint_order <= end.order else ""
@@ -740,9 +741,14 @@ class _LogVerdict:
             evidence += [
                 f"last line of rank {rank}: {line[:300]}" for rank, line in last_lines[:MOST_LAST_LINES]
             ]
-        evidence += [f"last line: {line}" for line in self._log.last_lines[-2:] if line not in evidence]
+        last = self._log.last_lines[-2:]
+        evidence += [f"last line: {line}" for line in last if line not in evidence]
         verdict = _VERDICTS.get(end.kind, Verdict.CRASHED)
+        if end.kind is EndKind.SIGNAL and not (complaint or self._errors):
+            near = [line for line in suspect_lines(self._log, end.order) if line not in last]
+            evidence += [f"near it: {line}" for line in near]
         remedy = NATIVE_REMEDY if crashed_in else remedy_of_end(end.kind, message)
+        remedy = foreign(row.remedy) if row and row.hardware else remedy
         return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), remedy)
 
     def _did_not_go_on(self, end: EndLine) -> bool:

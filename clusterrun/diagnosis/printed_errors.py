@@ -212,6 +212,7 @@ def last_complaint(lines: Sequence[str], of_others: Sequence[str] = ()) -> str:
         if "─" in line and _COMPLAINT.search(line) and number + 1 < len(lines):
             return _FRAMING.sub("", lines[number + 1])[:MOST]
         is_noise = _NOISE.search(line) or _OF_AN_ERROR.search(line) or "frame #" in line
+        is_noise = is_noise or line.rstrip().endswith("error stack:")
         if _COMPLAINT.search(line) and not is_noise and _NUMBER.sub("", line.strip()) not in usual:
             return line.strip()[:MOST]
     return ""

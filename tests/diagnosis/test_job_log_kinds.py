@@ -1716,3 +1716,33 @@ def test_the_old_report_of_torchrun_has_rank_and_message() -> None:
         *("    }", "======"),
     )
     assert ranks(diagnosis) == [3] and EXCEPTION[-1] in diagnosis.message
+
+
+def test_a_traceback_on_one_line_is_read() -> None:
+    line = "AlgorithmError: ExitCode 1 " + " ".join(text.strip() for text in EXCEPTION)
+    message = diagnosed(line).message
+    assert EXCEPTION[-1] in message and "fit.py:31" in message
+
+
+def test_the_end_of_a_rank_by_pals_has_its_node_and_what_the_c_library_printed() -> None:
+    host = "x3102c0s25b1n0.hsn.org"
+    lines = [f"{host} 6: free(): invalid pointer", f"{host}: rank 6 died from signal 6 and dumped core"]
+    diagnosis = diagnosed("step 1", *lines, f"{host}: rank 4 died from signal 15", f"{host}: rank 0 ended")
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(6, host)]
+    assert any("free()" in line for line in diagnosis.evidence)
+
+
+def test_an_unreachable_peer_of_crays_mpich_is_a_failure_of_the_network() -> None:
+    stack = [
+        "MPICH ERROR [Rank {}] [job id 4.0] [Thu Aug 14 08:27:11 2025] [nid6] - Abort(26): Fatal error in"
+        " PMPI_Barrier: Other MPI error, error stack:",
+        "PMPI_Barrier(534)...: MPI_Barrier(comm=MPI_COMM_WORLD) failed",
+        "handle_cq_error(1075): OFI poll failed (ofi_events.c:1077:Input/output error - UNREACHABLE)",
+        *("", "aborting job:", "Fatal error in PMPI_Barrier: Other MPI error, error stack:"),
+    ]
+    stacks = [line.format(rank) for rank in (12, 13) for line in stack]
+    diagnosis = diagnosed(*stacks, "srun: error: nid6: task 12: Exited with exit code 255")
+    assert ranks(diagnosis) == [12] and "exclude" in diagnosis.remedy
+    assert diagnosis.message.endswith("failed") and any(
+        "rank 13: handle" in line for line in diagnosis.evidence
+    )
