@@ -32,6 +32,8 @@ EQUAL_SIZES = (
     *("all_gather", "_all_gather_base", "_reduce_scatter_base"),
 )
 STOPPED = ("T", "t")
+# A parameter that may hold any group has one of these names.
+UNNAMED_GROUPS = ("", "group", "process_group", "pg")
 # Seconds without any movement before a wait is taken for a hang.
 PATIENCE = 5.0
 # The same if an awaited rank is outside of collectives: a rank that evaluates or saves for all is no hang.
@@ -339,7 +341,8 @@ class CallTable:
         idle = rank.process.idle
         at = rank.clock - idle if idle >= rank.process.seconds else 0.0
         root = rank.call.root if rank.call.rooted == place.operation else -1
-        operation = place.operation + (f" of group {rank.call.group}" if rank.call.group else "")
+        has_name = rank.call.group not in UNNAMED_GROUPS
+        operation = place.operation + (f" of group {rank.call.group}" if has_name else "")
         if rank.call.name == "store":
             operation = f"{operation} of key {rank.call.key or rank.call.key_source}"
         call = Call(rank.rank, "", 0, operation, at=at, root=root, line=place.line, missing=tuple(missing))

@@ -731,6 +731,8 @@ def test_the_groups_of_collectives_are_named_if_ranks_wait_in_different_ones() -
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
     assert "all_reduce of group world" in diagnosis.message
     assert "all_reduce of group part" in diagnosis.message
+    diagnosis = verdict(*ranks, sampled(1, stack=BARRIER, call=MainCall(group="group")))
+    assert "of group group" not in diagnosis.message
 
 
 def test_the_key_that_a_rank_waits_for_and_the_lines_that_set_keys_are_shown() -> None:
@@ -899,6 +901,7 @@ def test_a_common_call_of_all_ranks_names_nobody() -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
     assert diagnosis.message.startswith("not enough seen: all ranks wait in all_reduce at train.py:11 (step)")
     assert "ranks 0-1 and 3: step=7; rank 2: step=8" in diagnosis.evidence
+    assert 0 <= diagnosis.remedy.find("same order") < diagnosis.remedy.find("link")
 
 
 def test_a_rank_that_waits_for_the_lock_of_the_interpreter_is_in_no_collective() -> None:
@@ -920,6 +923,26 @@ def test_two_threads_in_calls_of_all_ranks_are_named_unless_a_rank_is_absent() -
     of_own_group = (replace(watcher, is_of_all=False),)
     diagnosis = verdict(*(sampled(rank, threads=of_own_group) for rank in range(4)))
     assert diagnosis.verdict is Verdict.UNDETERMINED
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(4, Verdict.MISMATCH), (3, Verdict.UNDETERMINED)])
+def test_a_call_of_all_ranks_that_threads_make_during_the_backward_pass_ends_in_a_group_of_its_own(
+    threads: int, expected: Verdict
+) -> None:
+    saver = ThreadPlace("/home/me/train.py:60 save", "/home/me/train.py:63 save", "barrier", True)
+    ranks = [
+        sampled(
+            rank,
+            stack=BACKWARD,
+            native=("c10d::Reducer::finalize",),
+            call=MainCall(),
+            threads=(saver,) * (rank < threads),
+        )
+        for rank in range(4)
+    ]
+    diagnosis = verdict(*ranks)
+    assert (diagnosis.verdict, diagnosis.culprits) == (expected, ())
+    assert ("at train.py:63 (save)" in diagnosis.message) is (threads == 4)
 
 
 def test_no_rank_remains_to_set_a_key_that_all_await() -> None:

@@ -3,7 +3,8 @@
 torch records which thread began a call. Without that (torch before 2.9) the stacks show it. A thread that
 takes turns with the main thread under a lock, in a job that hangs for another reason, looks the same. So does
 a thread with a group of its own, in a rank that aborted for another reason before any rank left a record.
-If stacks are all that is known, both calls must be of the default group, and no rank may be absent.
+If stacks are all that is known, both calls must be of the default group, and no rank may be absent. A call
+of the thread that all ranks have begun and that does not end waits for the main thread's backward pass.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from clusterrun.diagnosis.calls import CallTable, roots
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.printed_errors import Error
-from clusterrun.diagnosis.stacks import Doing, ThreadPlace, short
+from clusterrun.diagnosis.stacks import BACKWARD, Doing, ThreadPlace, short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import at_place, waited
 
@@ -47,9 +48,13 @@ def _shared_now(table: CallTable) -> dict[str, list[int]]:
         shared = [
             rank.rank
             for rank in table.ranks
-            if rank.location.doing is Doing.COLLECTIVE and rank.call.is_of_all
+            if rank.location.doing is Doing.COLLECTIVE
+            if rank.call.is_of_all or rank.location.operation == BACKWARD
             if any(thread.is_of_all for thread in rank.stacks.threads)
         ]
+        # The group of a backward pass is unknown. Calls of all ranks in a group of their own would end.
+        if len(shared) < table.size and not all(table.of(rank).call.is_of_all for rank in shared):
+            return {}
         return {DEFAULT_GROUP: shared} if shared and table.is_long_still and not roots(table.waits) else {}
     ranks_by_group: dict[str, list[int]] = {}
     used_by_main = set()

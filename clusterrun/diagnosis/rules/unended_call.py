@@ -136,9 +136,10 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
             sentence = f"not enough seen: {'; '.join(waited(table)[:MOST_LINES])}; these calls do not end"
         sentence += f"; where {ranks_in_words(unknown)} wait{verb_s(unknown)} is unknown" if unknown else ""
         remedy = (
-            "is a link broken (clusterrun check tests it), does every rank call it equally often, with equal "
+            "does every rank make the same calls in the same order, also those with async_op, with equal "
         )
-        remedy += f"shapes? {more_is_seen(table)}".rstrip()
+        remedy += "shapes and groups? If so, is a link broken (clusterrun check tests it)? "
+        remedy = (remedy + more_is_seen(table)).rstrip()
         return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), waited(table), remedy)
     sentence = f"all ranks have begun {operation}, and it does not end"
     evidence = [*waited(table)]
