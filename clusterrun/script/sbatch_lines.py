@@ -13,6 +13,8 @@ from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
 OF_OTHERS = re.compile(r"(?m)^#(?:PBS|BSUB|\$)(?=\s+-)")
 # Words that separate the components of a heterogeneous job.
 SEPARATE = ("hetjob", "packjob")
+# Added to the code point of an escaped character, which separates no words.
+_ESCAPED = 0x80000
 NO_OPTION = "sbatch refuses a file with words in its #SBATCH lines that are no option: put # before them"
 
 
@@ -47,13 +49,19 @@ def read_directives(text: str) -> tuple[Directive, ...]:
     return tuple(directives)
 
 
+def _plain(word: str) -> str:
+    return "".join(chr(ord(letter) % _ESCAPED) for letter in word)
+
+
 def in_words(number: int, text: str) -> Iterator[Directive]:
     """Yield the options in ``text`` as sbatch reads them."""
     try:
-        # sbatch ignores a backslash at the end of the line.
-        arguments = shlex.split(re.sub(r"(?<!\\)\\$", "", text), comments=True)
+        # sbatch ignores a backslash at the end of the line. Another one escapes, also between quotes.
+        text = re.sub(r"(?<!\\)\\$", "", text)
+        text = re.sub(r"\\(.)", lambda match: chr(_ESCAPED + ord(match[1])), text)
+        arguments = [_plain(word) for word in shlex.split(text, comments=True)]
     except ValueError:
-        arguments = text.split()
+        arguments = [_plain(word) for word in text.split()]
     while arguments:
         word = arguments.pop(0)
         if word.startswith("--"):
