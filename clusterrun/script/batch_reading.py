@@ -10,7 +10,13 @@ from enum import IntEnum
 from clusterrun.model.frozen import frozen
 from clusterrun.script.batch_scripts import Part
 from clusterrun.script.interpreter_calls import ASSIGNMENT, inline_text
-from clusterrun.script.launch_commands import LaunchCommand, is_image_command, own_python, without_python
+from clusterrun.script.launch_commands import (
+    TIME_IS_REPORTED,
+    LaunchCommand,
+    is_image_command,
+    own_python,
+    without_python,
+)
 from clusterrun.script.program_table import TRAITS, Trait, is_tool, with_trait
 from clusterrun.script.shell_source import Command, Constant, ShellSource, Statement
 
@@ -166,11 +172,16 @@ def plain_launch(names: tuple[str, ...]) -> LaunchCommand:
     while shell_words and re.match(r"[A-Za-z_]\w*=", shell_words[0]):
         name, _, value = shell_words.pop(0).partition("=")
         environment.append((name, value))
+    remarks: tuple[str, ...] = ()
     while shell_words and shell_words[0] in ("time", "nohup", "exec", "command", "eval"):
-        shell_words.pop(0)
+        remarks = (TIME_IS_REPORTED,) if shell_words.pop(0) == "time" else remarks
     command = tuple(shell_words)
     return LaunchCommand(
-        "", command=without_python(command), environment=tuple(environment), python=own_python(command)
+        "",
+        command=without_python(command),
+        environment=tuple(environment),
+        remarks=remarks,
+        python=own_python(command),
     )
 
 

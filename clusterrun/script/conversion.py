@@ -38,7 +38,9 @@ _SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
 # A variable that clusterrun sets in ranks, and not with --per-node.
 _OF_RANKS = {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 _SETS_OF_RANKS = re.compile(rf"export (?:{'|'.join(sorted(_OF_RANKS))})=")
-_HAS_LAUNCHER = re.compile(r"(?m)^[^#\n]*\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed|accelerate)\b")
+_HAS_LAUNCHER = re.compile(
+    r"(?m)^[^#\n]*\b(?:srun|mpirun|mpiexec|ibrun|torchrun|torch\.distributed|accelerate)\b"
+)
 # Launchers that set OMP_NUM_THREADS=1 for several ranks, unless it is set.
 _SETS_THREADS = re.compile(r"torchrun|python -m torch|accelerate")
 _THREADS = re.compile(r"\bOMP_NUM_THREADS\b")
@@ -59,7 +61,8 @@ _SHELL_ARGUMENT = re.compile(r"#!\s*\S*/(?:env\s+)?(?:ba|z|k|da)?sh\s+(?:-\S+\s+
 # ``#SBTACH --time=1``
 _MISSPELT = re.compile(r"#\s*(?!SBATCH\b)([A-Z]{5,7})\s+-")
 # Text that is printed, and what replaces a variable that Slurm sets.
-_UNUSED = re.compile(r"(?m)^\s*(?:echo|printf)\b.*$|\$\{(?:SLURM_\w+:?-|\w+:?\?).*$")
+# ``$0`` in single quotes is that of awk or of another shell.
+_UNUSED = re.compile(r"(?m)^\s*(?:echo|printf)\b.*$|'[^'\n]*\$0[^'\n]*'|\$\{(?:SLURM_\w+:?-|\w+:?\?).*$")
 # A value that each job, or each call of a program, has of its own.
 _OF_ONE_JOB = re.compile(
     r"\$\{?(?:SLURM_(?:ARRAY_)?JOB_?ID|SLURM_TMPDIR|RANDOM)\b|\$\$(?!\()|\$\((?:date|mktemp|uuidgen)\b"

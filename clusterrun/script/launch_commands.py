@@ -32,7 +32,7 @@ from clusterrun.script.sbatch_table import SRUN_REFUSED, USUAL_PLACES
 
 # Launchers that start the Python in their own folder.
 _PYTHON_PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai")
-PROGRAMS = (*_PYTHON_PROGRAMS, *("mpirun", "mpiexec", "orterun", "horovodrun"))
+PROGRAMS = (*_PYTHON_PROGRAMS, *("mpirun", "mpiexec", "orterun", "ibrun", "horovodrun"))
 # Folders whose programs use a Python elsewhere.
 _WITHOUT_PYTHON = re.compile(r"^/usr/|^/bin$|\.local/bin$")
 _SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}
@@ -61,9 +61,10 @@ _REDIRECTION = re.compile(r"\d*[<>&]+.*")
 _OF_SCRIPTS = re.compile(r"(?i)python|script|main\b|prog(?:ram)?\b|(?:entry|train_file)")
 _NUMBER = re.compile(r"(?:^|:)(\d+)$", re.ASCII)
 # Launchers whose processes have no GPU unless an option requests it.
-_OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun")
+_OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun", "ibrun")
 # The difference to ``--gpus-per-task``.
 SEES_ALL_GPUS = "each rank sees all GPUs of its node: it takes the one of LOCAL_RANK"
+TIME_IS_REPORTED = "time: clusterrun status RUN shows how long the run took"
 # Arguments that a launcher adds to the script's own.
 _LOCAL_RANK = {
     **dict.fromkeys(
@@ -164,6 +165,7 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
     arguments = tuple(arguments)
     environment: list[tuple[str, str]] = []
     unset: list[tuple[str, str]] = []
+    remarks: list[str] = []
     wrapper: tuple[str, ...] = ()
     place = 0
     while place < len(arguments):
@@ -178,6 +180,7 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
                 command=_wrapped(wrapper, launch),
                 environment=(*environment, *launch.environment),
                 options=(*unset, *launch.options),
+                remarks=(*remarks, *launch.remarks),
             )
         word = arguments[place]
         name = os.path.basename(word)
@@ -196,6 +199,8 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
             continue
         elif name not in NEEDLESS_BEFORE and not word.startswith("-"):
             return None
+        elif name == "time":
+            remarks.append(TIME_IS_REPORTED)
         place += 1
     return None
 
@@ -327,11 +332,13 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         for typed, _, value, option in options
         if (program, option.role) == ("srun", launcher_options.NODES) and "$" in value
     ]
-    passes_rank = program in _LOCAL_RANK and not any(name.startswith("use") for _, name, _, _ in options)
+    passes_rank = program in _LOCAL_RANK and not any(
+        name.startswith(("use", "no-local-rank")) for _, name, _, _ in options
+    )
     remarks = [*elastic, *([_LOCAL_RANK[program]] if passes_rank else [])]
     remarks += [SEES_ALL_GPUS] if numbers[launcher_options.GPUS_PER_TASK] else []
     calls_mpi = any(option == "srun" and value.startswith("mpi=pmi") for option, value in ours)
-    if calls_mpi or program in ("mpirun", "mpiexec", "orterun", "horovodrun"):
+    if calls_mpi or program in (*_OF_CPUS[1:], "horovodrun"):
         remarks.append("a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK")
     if is_cpu and max(numbers[launcher_options.TOTAL], numbers[launcher_options.PER_NODE]) > 1:
         remarks.append("with --cpu and without MPI, accelerate starts one process; the line starts all")

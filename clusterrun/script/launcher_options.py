@@ -104,7 +104,7 @@ _MPIRUN = dict(
         "q* timestamp-output* report-bindings* prefix merge-stderr-to-stdout* l* iface launcher bootstrap "
         "with-ft",
         "variable: x genv env",
-        "own: mca2 gmca2 bind-to map-by rank-by cpu-set timeout display-map* nooversubscribe* wdir",
+        "own: mca2 gmca2 bind-to map-by rank-by cpu-set timeout display-map* nooversubscribe* wdir o",
     )
 )
 _SRUN = {
@@ -166,7 +166,7 @@ _BY_PROGRAM = {
     "sbatch": {
         name: LauncherOption(1 if option.takes == "required" else 0, OWN) for name, option in SBATCH.items()
     },
-    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "horovodrun"), _MPIRUN),
+    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "ibrun", "horovodrun"), _MPIRUN),
 }
 
 

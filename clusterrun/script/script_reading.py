@@ -29,7 +29,15 @@ from clusterrun.script.interpreter_calls import SHELLS, inline_text, interpreter
 from clusterrun.script.launch_commands import SIZES, LaunchCommand, is_image_command, launch_in
 from clusterrun.script.program_table import TRAITS, Trait, is_tool
 from clusterrun.script.shell_source import PRINTS, Body, Command, Constant, ShellSource, Statement
-from clusterrun.script.statement_rules import IS_OTHER_BRANCH, NEEDS_ARGUMENTS, ONLY_PRINTS
+from clusterrun.script.statement_rules import (
+    HAS_NO_ARGUMENTS,
+    IS_BEHIND,
+    IS_FALLBACK,
+    IS_LATER_RUN,
+    IS_OTHER_BRANCH,
+    NEEDS_ARGUMENTS,
+    ONLY_PRINTS,
+)
 from clusterrun.script.statements_beside import ALIKE, parts_after, read_before, setup_word
 from clusterrun.script.training_statement import (
     block_reading,
@@ -53,6 +61,9 @@ _STARTS_PYTHON = re.compile(r"\b(?:python3?|torchrun|accelerate|deepspeed)\s")
 _SCRIPT_OR_MODULE = re.compile(r".*\.(?:py|sh)|\w+(?:\.\w+)+")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
+# Expansions that have a value without arguments: ``"$@"``, ``${1:-DEFAULT}``.
+_WITHOUT_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*][^{}]*\}|\$\{\d+:?-[^{}]*\}")
+_IS_BEHIND_END = "it does not run: the script ends before it"
 _IS_SKIPPED = "it does not run: its condition is false with the values and resources of this file"
 
 
@@ -130,6 +141,9 @@ def _read(scope: Scope) -> Reading:
         *before.parts,
         *parts_after(statements[place + 1 :], of_training.in_background, trainings),
     ]
+    if training and _ends_on_success(training.statement):
+        is_later = (IS_BEHIND, IS_LATER_RUN)
+        parts = [replace(part, reason=IS_FALLBACK) if part.reason in is_later else part for part in parts]
     printed = {part.line for part in parts if part.reason == ONLY_PRINTS}
     for statement in statements if scope.arguments is None else ():
         if any(command.names[:2] == ("set", "--") for command in statement.commands):
@@ -141,14 +155,20 @@ def _read(scope: Scope) -> Reading:
         is_inner = is_inner or statement.line in printed
         if not is_function and not is_inner and statement.reads_arguments:
             text = statement.text.partition("\n")[0]
+            if training is not None and statement is training.statement and of_training.command:
+                text = "$@"
+            has_value = not (
+                statement.bodies or POSITIONAL.search(_WITHOUT_ARGUMENTS.sub("", statement.text))
+            )
             is_replaced = (PartOutcome.SETUP, PartOutcome.NEEDLESS)
             own = [part for part in parts if (part.line, part.text) == (statement.line, statement.text)]
             parts = [part for part in parts if part not in own or part.outcome not in is_replaced]
-            if training is not None and statement is training.statement and of_training.command:
-                text = "$@"
-            parts.append(Part(statement.line, text, PartOutcome.UNTRANSLATED, NEEDS_ARGUMENTS))
+            outcome, reason = PartOutcome.UNTRANSLATED, NEEDS_ARGUMENTS
+            if has_value:
+                outcome, reason = PartOutcome.OPTION, HAS_NO_ARGUMENTS
+            parts.append(Part(statement.line, text, outcome, reason))
     for skipped in scope.source.skipped:
-        outcome, reason = PartOutcome.NEEDLESS, _IS_SKIPPED
+        outcome, reason = PartOutcome.NEEDLESS, _IS_BEHIND_END if skipped.is_behind_end else _IS_SKIPPED
         if skipped.reads_arguments:
             outcome, reason = PartOutcome.UNTRANSLATED, NEEDS_ARGUMENTS
         parts.append(Part(skipped.line, skipped.text, outcome, reason))
@@ -212,8 +232,15 @@ def _follows(scope: Scope, first: Statement, second: Statement) -> bool:
         return any(statement.waits for statement in between)
     if first is second:  # ``srun python train.py || srun python train.py --resume``
         return "||" in first.text
+    if _ends_on_success(first):
+        return True
     results = {name for statement in between if "$?" in statement.text for name in statement.sets}
     return (is_condition(second) and "$?" in second.text) or bool(second.reads & results)
+
+
+def _ends_on_success(statement: Statement) -> bool:
+    """Return whether what is behind a statement runs only if its command fails: ``PROGRAM && exit``."""
+    return not is_condition(statement) and re.search(r"&&\s*exit\b", statement.text) is not None
 
 
 def _candidates(scope: Scope) -> Iterator[Candidate]:

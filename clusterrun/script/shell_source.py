@@ -60,6 +60,10 @@ _SWEPT = re.compile(r"\{[A-Za-z_]\w*\}", re.ASCII)
 _EXPORT = re.compile(r"(?:export|(?:declare|typeset) -x)\s", re.ASCII)
 # A file of shell code that the script reads.
 SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
+# ``exec`` of a program takes the place of the script.
+_ENDS = re.compile(r"(?:exit|return)\b|exec\s+[A-Za-z_./\"$]")
+# Variables that the shell changes itself.
+_CHANGING = ("SECONDS", "RANDOM")
 _CHANGES_FOLDER = re.compile(r"(?:cd|pushd|popd)\b")
 # A variable that ``eval TEXT`` sets.
 _EVALUATED = re.compile(r"(?:^|[\"';]|\bexport\s)\s*(?:export\s+)?([A-Za-z_]\w*)\+?=", re.ASCII)
@@ -214,13 +218,14 @@ class Statement:
 
 @frozen
 class Skipped:
-    """A block that does not run, because its condition does not hold."""
+    """Statements that do not run: their condition does not hold, or the script ends before them."""
 
     line: int  # line of its first statement
     text: str
     reads_arguments: bool  # whether the condition reads the arguments of the script
     reads: frozenset[str]  # variables that the condition reads
     has_program: bool  # whether a program of it is no tool
+    is_behind_end: bool = False  # whether ``exit`` or ``return`` is before it
 
 
 class ShellSource:
@@ -262,8 +267,9 @@ class ShellSource:
         self._last_set = self._places_of_last_set(root)
         self.environment: dict[str, str] = dict(environment or {})
         self._sourced = sourced or {}
-        # The blocks that conditions exclude.
+        # The blocks that conditions exclude, and what is behind the end of the script.
         self.skipped: list[Skipped] = []
+        self._has_ended = False
         self.statements = tuple(self._statements(root.children))
         # (line, text) of each comment between the statements.
         self.comments = tuple(
@@ -287,6 +293,12 @@ class ShellSource:
     def _statements(self, nodes: list[Node]) -> Iterator[Statement]:
         for node in nodes:
             if not node.is_named or node.type == "comment":
+                continue
+            if self._has_ended:
+                body = self._body([node])
+                commands = self._commands(node)
+                has_program = any(not is_tool(command.program) for command in commands if command.names)
+                self.skipped.append(Skipped(body.line, body.text, False, frozenset(), has_program, True))
                 continue
             branch = self._branch(node)
             if branch is not None:
@@ -333,6 +345,7 @@ class ShellSource:
             )
             self.constants = dict(before)
             self._follow(node, inner, sets)
+            self._has_ended = node.type == "command" and _ENDS.match(self._text(node)) is not None
 
     def _branch(self, node: Node) -> list[Node] | None:
         """Return the statements that the shell runs instead of a condition; None if it is not known."""
@@ -369,7 +382,7 @@ class ShellSource:
                 skipped.append(Skipped(body.line, body.text, reads_arguments, reads, has_program))
         texts = [self._text(part) for part in taken if part.type != "function_definition"]
         ends = any(re.search(r"^(?!trap\b).*(?<![\w-])(?:exit|return)\b", text, re.DOTALL) for text in texts)
-        if ends or node.has_error or (behind is not None and behind.type == "&"):
+        if (ends and reads_arguments) or node.has_error or (behind is not None and behind.type == "&"):
             return None
         self.skipped += skipped
         return taken
@@ -449,7 +462,7 @@ class ShellSource:
                 text = value if isinstance(value, str) else self._text(assignment).removeprefix(f"{name}=")
                 in_job = self._in_job(text)
                 self.environment.pop(name, None)
-                if value != in_job and in_job.isdecimal():
+                if value != in_job and in_job.isdecimal() and name not in _CHANGING:
                     self.environment[name] = in_job
                 forgotten.discard(name)
                 if value is None:
@@ -507,7 +520,12 @@ class ShellSource:
                 value = (*before, *value)
             else:
                 value = before + value if isinstance(before, str) and isinstance(value, str) else None
-        is_known = value is not None and name.isidentifier() and not self._changes(value, node)
+        is_known = (
+            value is not None
+            and name.isidentifier()
+            and name not in _CHANGING
+            and not self._changes(value, node)
+        )
         return name, value if is_known else None
 
     def _with_home(self, node: Node, values: tuple[str, ...]) -> tuple[str, ...]:

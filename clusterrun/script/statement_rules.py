@@ -57,6 +57,7 @@ _IS_NEUTRAL = "it may belong before COMMAND or behind it: give it as a --setup l
 IS_OF_LATER = "a later statement reads it that is not in the line"
 IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
 IS_LATER_RUN = "it runs after the ranks: submit it as a run of its own with --after RUN"
+IS_FALLBACK = "it runs only if the ranks fail: clusterrun wait RUN || …"
 IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks that handle it: clusterrun help signals"
 _IS_TRAP_OF_END = (
     "the script's own shell runs it at its end: do it in the training script, or after clusterrun wait"
@@ -69,12 +70,13 @@ IS_COMPUTED = "--{} reads a variable of the script or its job: write its value i
 IS_OPTION = (
     "it looks like an option of the command above: a backslash at the end of that line would join them"
 )
+HAS_NO_ARGUMENTS = "the line has no arguments of the batch script: clusterrun convert SCRIPT ARGUMENTS"
 NEEDS_ARGUMENTS = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
 WAITS = "it depends on a program that is not in the line"
 IS_OTHER_BRANCH = "another branch starts it: submit it as a run of its own"
 TAKES_PLACE = "its program takes the place of the script: submit it as a run of its own"
 # Reasons for statements with programs that depend on the command.
-OTHER_PROGRAMS = (IS_OTHER_RUN, IS_LATER_RUN, IS_BESIDE, WAITS, IS_OTHER_BRANCH, TAKES_PLACE)
+OTHER_PROGRAMS = (IS_OTHER_RUN, IS_LATER_RUN, IS_FALLBACK, IS_BESIDE, WAITS, IS_OTHER_BRANCH, TAKES_PLACE)
 
 
 @frozen
@@ -95,6 +97,7 @@ class Facts:
     # Whether it waits, maybe for a program in the background that the line does not start.
     waits: bool = False
     is_in_other_folder: bool = False  # whether a statement before it changes the folder
+    is_other_branch: bool = False  # whether the script ends with it, if a test succeeds
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -119,10 +122,10 @@ class Facts:
 
     @property
     def _only_sets(self) -> bool:
-        """Return whether it is a condition or a loop that does nothing but set variables of its shell."""
+        """Return whether it is a condition, a list or a loop that only sets variables of its shell."""
         statement = self.statement
         names = {command.program for command in statement.commands if command.names}
-        is_block = bool(statement.bodies and statement.sets)
+        is_block = bool(statement.sets) and (statement.kind == "list" or bool(statement.bodies))
         sets_alone = names <= {"test", "true", ":", *PRINTS} and not self.writes
         return is_block and sets_alone and not _EXPORTS.search(statement.text)
 
@@ -339,6 +342,7 @@ RULES = (
     Rule(lambda facts: facts.is_unsure, _UNTRANSLATED, IS_UNSURE),
     Rule(lambda facts: facts.is_beside, _UNTRANSLATED, IS_BESIDE),
     Rule(lambda facts: facts.waits, _UNTRANSLATED, WAITS),
+    Rule(lambda facts: facts.launches and facts.is_other_branch, _UNTRANSLATED, IS_OTHER_BRANCH),
     Rule(lambda facts: facts.launches, _UNTRANSLATED, IS_OTHER_RUN),
     Rule(
         lambda facts: (

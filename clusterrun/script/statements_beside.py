@@ -155,6 +155,7 @@ def read_before(
             is_behind_unsure=first_unsure < statement.line,
             waits=bool(_WAITS.search(statement.text)) and absent is not None and absent < statement.line,
             is_in_other_folder=first_move < statement.line,
+            is_other_branch=is_condition(statement) and re.search(r"\bexit\b", statement.text) is not None,
         )
         rule = rule_for(facts)
         lines: list[str] = []
@@ -519,7 +520,8 @@ def _part_after(statement: Statement, reason: str) -> Part:
         reason = "the script always fails: the run ends as its ranks do"
         return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
     is_harmless = (
-        names <= {"wait", "exit", "set", "kill", "sleep", "true", ":", *PRINTS} and statement.only_reads
+        names <= {"wait", "exit", "return", "set", "kill", "sleep", "true", ":", *PRINTS}
+        and statement.only_reads
     )
     if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, END_IS_REPORTED)

@@ -40,14 +40,16 @@ _RESULT = re.compile(
 )
 # Launchers of some sites and frameworks that no rule of convert translates.
 _OTHER_LAUNCHERS = (
-    *("ibrun", "jsrun", "aprun", "lrun", "prun", "flux"),
+    *("jsrun", "aprun", "lrun", "prun", "flux"),
     *("mpirun_rsh", "charmrun", "torchx", "fabric"),
 )
 _WRAPPERS_OF_DISPLAYS = ("xvfb-run", "dbus-run-session", "vglrun")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
-_STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|torchrun|sbatch)(?![\w.-])")
+_STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|ibrun|torchrun|sbatch)(?![\w.-])")
 # A command, and no test, that ends the loop if it succeeds.
 _RETRIES = re.compile(r"\Auntil\s+(?![\[(!])|[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b")
+# The end of a command in the background.
+_STARTS_BESIDE = re.compile(r"[^&>|]&[ \t]*(?:$|[#)};]|done\b)", re.MULTILINE)
 _IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
 # A variable that a statement counts or extends.
 _EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", re.ASCII)
@@ -146,7 +148,9 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
     ):
         sources = [other.text for other in before if other.commands and other.is_plain]
         settings[:0] = [text for text in sources if re.match(r"(?:source|\.|eval)\s", text)]
-    if candidate.inner and candidate.inner.in_background:
+    behind = scope.source.statements[len(before) + 1 :]
+    is_awaited = _STARTS_BESIDE.search(code) is not None and any(other.waits for other in behind)
+    if is_awaited or (candidate.inner and candidate.inner.in_background):
         code += "\nwait"
     if statement.kind == "list" and is_condition(statement) and "||" not in code:
         # A test that fails is no failure.
@@ -154,7 +158,6 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
     if statement.kind == "pipeline" and statement.commands[-1].program == "tee":
         settings.append("set -o pipefail")
     # The exit code that the statement leaves in a variable is that of the run.
-    behind = scope.source.statements[len(before) + 1 :]
     ends = [
         other for other in behind if other.is_plain and re.match(r"exit\s+[\"']?\$\{?[A-Za-z_]", other.text)
     ]
@@ -319,7 +322,7 @@ def _launcher_parts(launch: LaunchCommand, line: int) -> Iterator[Part]:
             reason = f"options of {launch.program} that only running the script shows"
         yield Part(line, option, PartOutcome.UNTRANSLATED, reason)
     for remark in launch.remarks:
-        yield Part(line, launch.program, PartOutcome.OPTION, remark)
+        yield Part(line, launch.program or "".join(launch.command[:1]), PartOutcome.OPTION, remark)
     for option in launch.outputs:
         yield Part(line, option, PartOutcome.NEEDLESS, IN_LOGS)
     for option in launch.shares:

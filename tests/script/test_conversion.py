@@ -264,6 +264,15 @@ def test_an_option_that_keeps_local_rank_out_of_the_arguments_is_understood() ->
     ]
     assert any("--local-rank" in reason for reason in remarks[0])
     assert not any("--local-rank" in reason for reason in remarks[1])
+    assert "--local_rank" in reasons_of("deepspeed --num_gpus 2 t.py", 2)
+    assert "--local_rank" not in reasons_of("deepspeed --num_gpus 2 --no_local_rank t.py", 2)
+
+
+@pytest.mark.parametrize(
+    "line", ["time srun ./t", "/usr/bin/time -v torchrun --nproc_per_node 2 t.py", "time python t.py"]
+)
+def test_time_in_front_of_the_command_is_named(line: str) -> None:
+    assert "how long the run took" in reasons_of(line, 2)
 
 
 def test_setup_lines_of_an_array_see_the_index_of_the_script() -> None:
@@ -1325,7 +1334,7 @@ def test_the_variables_of_a_single_rank_are_named() -> None:
     assert not is_named("torchrun --nproc_per_node 1 t.py")
 
 
-@pytest.mark.parametrize("line", ["mylaunch -n 4 python t.py", "ibrun ./a.out", "/x/start python -m pkg"])
+@pytest.mark.parametrize("line", ["mylaunch -n 4 python t.py", "aprun ./a.out", "/x/start python -m pkg"])
 def test_an_unknown_launcher_is_named(line: str) -> None:
     assert any("does not know it" in part.reason for part in converted(line).parts)
 
@@ -1792,8 +1801,11 @@ def test_submit_checks_the_nodes_in_the_place_of_the_script() -> None:
 
 
 def test_a_command_with_arguments_of_the_script_is_in_the_line_without_them() -> None:
-    parts = converted('srun torchrun --nproc_per_node 2 t.py "$@"').parts
-    assert [part.text for part in parts if part.outcome is PartOutcome.UNTRANSLATED] == ["$@"]
+    conversion = converted('A="${@}"\nsrun torchrun --nproc_per_node 2 t.py ${1:-x} "$@"')
+    assert conversion.command == ("t.py", "x") and not conversion.untranslated
+    named = [part for part in conversion.parts if "no arguments" in part.reason]
+    assert [(part.line, part.text) for part in named] == [(2, 'A="${@}"'), (3, "$@")]
+    assert converted('srun torchrun --nproc_per_node 2 t.py $1 "$@"').untranslated
 
 
 def test_the_runs_of_a_sweep_are_one_array_as_in_the_script() -> None:
@@ -1996,8 +2008,62 @@ def test_set_u_ends_the_run_if_the_script_reads_a_variable_before_it_sets_it() -
     assert ": $X" in setup_of(f"set -u\n{option}\npython t.py $X")
 
 
-def test_a_backslash_at_the_end_of_a_directive_is_no_part_of_its_value() -> None:
-    assert [directive.value for directive in read_directives("#SBATCH --chdir=/a \\\n")] == ["/a"]
+def test_a_backslash_in_a_directive_is_no_part_of_its_value() -> None:
+    lines = (
+        "#SBATCH --chdir=/a \\\n#SBATCH --comment=\"issue \\#12\" --mail-user=a\\ b --wckey='a\\\\b' # c\n"
+    )
+    values = [directive.value for directive in read_directives(lines)]
+    assert values == ["/a", "issue #12", "a b", "a\\b"]
+
+
+@pytest.mark.parametrize("end", ["exit 0", "exit $?", "exec srun python b.py"])
+def test_nothing_behind_the_end_of_the_script_is_in_the_line(end: str) -> None:
+    first = "srun python a.py\n" if end.startswith("exit") else ""
+    conversion = converted(f"{first}{end}\nD=1\nsrun python train.py")
+    assert conversion.command in (("a.py",), ("b.py",)) and not conversion.untranslated
+    named = [part.text for part in conversion.parts if "the script ends before it" in part.reason]
+    assert named == ["D=1", "srun python train.py"]
+
+
+def test_a_branch_that_the_arguments_select_may_end_the_script() -> None:
+    lines = "#!/bin/bash\ncase $1 in a) srun python a.py;; *) echo no; exit 2;; esac\nsrun python b.py\n"
+    assert convert(lines, arguments=("a",)).command and not convert(lines, arguments=("x",)).command
+    assert converted("if [ $# -lt 1 ]; then exit 1; fi\nsrun python t.py").command == ("t.py",)
+
+
+def test_a_command_for_the_failure_of_another_one_is_not_chosen() -> None:
+    conversion = converted("srun python a.py && exit 0\nsrun python b.py")
+    assert conversion.command == ("a.py",)
+    assert "only if the ranks fail" in reasons_of("srun python a.py && exit 0\nsrun python b.py", 3)
+    condition = '[ -n "$D" ] && { srun python d.py; exit 0; }\nsrun python t.py'
+    assert converted(condition).command == ("t.py",) and "--after" not in reasons_of(condition, 2)
+
+
+def test_a_loop_that_starts_unknown_programs_in_the_background_waits_for_them() -> None:
+    loop = "for g in 0 1; do\n  G=$g agent --count 5 &\ndone"
+    assert converted(f"{loop}\nwait").command == ("bash", "-c", f"{loop}\nwait")
+    assert converted(loop).command == ("bash", "-c", loop)
+
+
+def test_ibrun_starts_a_process_for_each_task_of_the_job() -> None:
+    lines = "#SBATCH -N 2 -n 6\nibrun{} python3 t.py"
+    for option in ("", " -n 6", " -np 6"):
+        assert typed(converted(lines.format(option))) == "submit --nodes 2 --ranks-per-node 3 t.py"
+
+
+def test_a_value_that_the_shell_changes_is_not_known() -> None:
+    lines = "SECONDS=0\nsrun python t.py\n(( SECONDS > 600 )) && ./slow"
+    assert [part.line for part in converted(lines).untranslated] == [4]
+
+
+def test_the_program_name_of_awk_is_not_the_path_of_the_script() -> None:
+    assert [part.text for part in converted("srun python t.py | awk '{print $0}'").untranslated] != ["$0"]
+    assert "$0" in [part.text for part in converted('srun python t.py --at "$0"').untranslated]
+
+
+def test_a_list_that_sets_a_variable_of_the_launcher_is_not_needed() -> None:
+    lines = "i=0\n[ $i -eq 0 ] && M=$H\ntorchrun --nproc_per_node 2 --master_addr $M t.py"
+    assert setup_of(lines) == []
 
 
 def test_a_variable_without_which_the_script_ends_is_required_in_the_line() -> None:
