@@ -152,6 +152,11 @@ ROWS: tuple[KnownError, ...] = (
     # --- memory ---
     GPU_MEMORY,
     KnownError(
+        r"increas(?:e|ing) (?:--mem-fraction-static|`?gpu_memory_utilization)|stored in KV cache",
+        "the weights of the model leave too little of the GPU's memory for its KV cache",
+        "raise that fraction, shorten the context (max-model-len), or spread the model over more GPUs",
+    ),
+    KnownError(
         r"(?:ibv_reg_mr|ibv_create_|register memory).*Cannot allocate memory",
         "the limit on locked memory is too low for RDMA (it is slurmd's limit, not the shell's)",
         "administrator: LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK",
@@ -249,7 +254,8 @@ ROWS: tuple[KnownError, ...] = (
         r"Found no NVIDIA driver|no (?:CUDA|ROCm)-capable device|No (?:CUDA|HIP) GPUs are available"
         r"|cudaErrorNoDevice|hipErrorNoDevice",
         "this rank sees no GPU",
-        "ask for them with --gpus N; with --gpus 0 the script must choose the CPU",
+        "ask for them with --gpus N; with --gpus 0 the script must choose the CPU; if other nodes see theirs,"
+        " try nvidia-smi there, and leave the node out (--exclude)",
     ),
     KnownError(
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
@@ -525,6 +531,12 @@ ROWS: tuple[KnownError, ...] = (
         "try the path on that node (clusterrun exec -- ls …); leave the node out with --exclude",
         shared=True,
     ),
+    KnownError(
+        r"Read-only file system|Errno 30\]",
+        "a file system may only be read on this node",
+        "write elsewhere, or mount it for writing; if it could be written before, its disk or server failed",
+        shared=True,
+    ),
     WRITE_FAILED,
     KnownError(
         r"size mismatch for .*copying a param",
@@ -551,6 +563,13 @@ ROWS: tuple[KnownError, ...] = (
         r"Too many open files|Errno 24|received 0 items of ancdata|unable to open shared memory object",
         "the limit on open files is reached, often by data-loader workers",
         'ulimit -n in --setup, fewer workers, or torch.multiprocessing.set_sharing_strategy("file_system")',
+    ),
+    KnownError(
+        r"NoCredentialsError|Unable to locate credentials|DefaultCredentialsError|\bExpiredToken\b"
+        r"|\bInvalidAccessKeyId\b",
+        "the process has no valid credentials for the cloud's storage",
+        "give them to every rank: export AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+        "(GOOGLE_APPLICATION_CREDENTIALS), or a HOME with ~/.aws that all nodes share",
     ),
     KnownError(
         r"unable to lock file",
@@ -608,6 +627,12 @@ ROWS: tuple[KnownError, ...] = (
         "a path that is mounted into the container is missing on that node",
         "ls that path on the node (clusterrun exec -- ls …); its file system may not be mounted there: leave "
         "the node out (--exclude)",
+    ),
+    KnownError(
+        r"\bcannot find -lcuda\b",
+        "the linker does not find libcuda.so, which the driver brings, so a kernel cannot be compiled",
+        "set LIBRARY_PATH and TRITON_LIBCUDA_PATH to its folder (ldconfig -p | grep libcuda), or to "
+        "lib64/stubs of the CUDA toolkit",
     ),
     KnownError(
         r"fatal error: \S+\.h(?:pp)?: No such file|Error building extension '",
@@ -671,6 +696,12 @@ ROWS: tuple[KnownError, ...] = (
         r"Attempting to unscale FP16 gradients",
         "the weights that are trained are in fp16 themselves, and a GradScaler needs them in float32",
         "load them in float32 below autocast, or train in bf16",
+    ),
+    KnownError(
+        r"train_batch_size is not equal to micro_batch|global batch size .*divisible by micro batch size",
+        "the batch sizes do not fit the number of ranks",
+        "the global batch must be micro batch x accumulation steps x data-parallel ranks (DeepSpeed computes "
+        "one that is not set), or start as many ranks as the sizes are for",
     ),
     KnownError(
         r"stack expects each tensor to be equal size|you should probably activate truncation",

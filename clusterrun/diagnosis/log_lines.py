@@ -39,10 +39,11 @@ _MPIRUN = re.compile(
     r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]"
     r"(?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
 )
-# Ray, vLLM, and SkyPilot, whose rank is that of a node.
+# Ray, vLLM, and SkyPilot, which names the node. Its rank is that of the node.
 _RAY = re.compile(
     r"^[\x1b*]*(?:\(\w+ pid=\d+\) (?=\())?"
-    r"\((?:[\w-]+,? (?:rank=\d+, )?)?(?:rank=(\d+) )?pid=(\d+)(?:, ip=([\w.:]+))?\)\s?"
+    r"\((?:(?P<node>[\w.-]+), rank=\d+, |[\w-]+,? )?(?:rank=(?P<rank>\d+) )?pid=(?P<pid>\d+)"
+    r"(?:, ip=(?P<ip>[\w.:]+))?\)\s?"
 )
 # Ray's list of workers, and a task of one in the traceback that the driver prints, or below its message.
 _RAY_WORKER = re.compile(r"ip=([\w.:]+), pid=(\d+)\) world_rank=(\d+)")
@@ -218,8 +219,9 @@ class LineSplitter:
         if mark := _MPIRUN.match(text):
             rank, text = int(mark[1]), text[mark.end() :]
         elif mark := _RAY.match(text):
-            source, node, text = mark[2], mark[3] or "", text[mark.end() :]
-            rank = int(mark[1]) if mark[1] else self._ray_ranks.get((node, source), -1)
+            source, node, text = mark["pid"], mark["ip"] or "", text[mark.end() :]
+            rank = int(mark["rank"]) if mark["rank"] else self._ray_ranks.get((node, source), -1)
+            node = mark["node"] or node
         elif mark := self._label(text):
             rank, text = int(mark[1]), text[mark.end() :]
         elif mark := self._host(text):

@@ -301,7 +301,10 @@ class ErrorListener:
         unreported = [number for number in unnamed if number >= self._reported]
         self._reported = len(self.errors)
         own = [number for number in unreported or unnamed if not self.errors[number].is_consequence]
-        for number in [*own, *unreported][:1]:
+        # The launcher passed the number to the rank, whose argparse did not take it.
+        argument = re.compile(rf"--local[-_]rank[= ]{launcher.report.local_rank}\b")
+        refused = [number for number in own if argument.search(self.errors[number].text)]
+        for number in [*refused, *own, *unreported][:1]:
             self.errors[number] = replace(self.errors[number], inner=inner)
             return
         # The launcher's exception has ended the traceback of a rank, whose lines are mixed with its own.

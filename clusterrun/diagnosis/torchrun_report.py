@@ -10,7 +10,7 @@ _OTHERS = "Failures:"
 # torch 1.9 puts the colon behind "Cause".
 _BEGINNING = ("Root Cause (first observed failure):", "Root Cause:")
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (\S+)")
-_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)$")
+_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: (\d+)\)$")
 _MESSAGE = re.compile(r'^\s+"message": "(.+)",$')
 _NUMBER = re.compile(r"-?\d+")
 _TRACEBACK = re.compile(r"^  traceback : (?=Traceback \(most recent call last\))")
@@ -21,7 +21,7 @@ class TorchrunReport:
     """The newest report in a stream of lines."""
 
     def __init__(self) -> None:
-        self.rank = -1
+        self.rank = self.local_rank = -1
         self.host = self.time = ""
         self.ended = ""  # how the rank ended, in words
         self.in_traceback = False  # the newest line belongs to the traceback of the rank's error file
@@ -36,6 +36,8 @@ class TorchrunReport:
 
         The message of the rank's exception replaces its exit code.
         """
+        if rank := _RANK.match(line):
+            self.local_rank = int(rank[2])
         if line.startswith(_OTHERS):
             self.failed, self._is_listing = {}, True
         elif self._is_listing and (field := _FIELD.match(line)) and not line.startswith(_BEGINNING):
@@ -47,7 +49,7 @@ class TorchrunReport:
             self._is_listing = False
             self.rank, self.host, self.ended = -1, "", ""
             self._is_open, self.in_traceback, self._is_cut = True, False, False
-        elif not self._is_open and (rank := _RANK.match(line)):
+        elif not self._is_open and rank:
             self.rank, self.host, self.ended = int(rank[1]), "", ""
             self._is_open = self._is_cut = True
         elif self._is_open and _END.match(line):

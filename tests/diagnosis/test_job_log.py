@@ -558,7 +558,7 @@ EXPECTED = {
     "vllm-no-room-for-cache": Answer(
         "vllm-project/vllm#26898",
         (0,),
-        ("No available memory", "no line of your code"),
+        ("No available memory", "max-model-len"),
         "",
         ("gpu-a-07",),
         False,

@@ -1169,7 +1169,7 @@ def test_a_rank_in_the_mark_of_a_worker_is_read() -> None:
     ("mark", "node"),
     [
         ("(fit, pid=77) ", ""),
-        ("(worker1, rank=5, pid=77, ip=192.0.2.9) ", "192.0.2.9"),
+        ("(worker1, rank=5, pid=77, ip=192.0.2.9) ", "worker1"),
         ("**(Engine pid=77) ", ""),
         ("(pid=77) ", ""),
         ("(EngineCore pid=70) (Worker pid=77, ip=192.0.2.9) ", "192.0.2.9"),
@@ -1565,6 +1565,12 @@ def test_a_log_without_an_error_shows_its_end_or_its_last_progress(
         ("RuntimeError: Rank 11, iteration 44: Unexpected result nan (message='found NaN in loss')", "bf16"),
         ("ValueError: Attempting to unscale FP16 gradients.", "float32"),
         ("RuntimeError: stack expects each tensor to be equal size, but got [5] and [7]", "pads"),
+        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "max-model-len"),
+        ("RuntimeError: No CUDA GPUs are available", "nvidia-smi"),
+        ("botocore.exceptions.NoCredentialsError: Unable to locate credentials", "AWS_PROFILE"),
+        ("InductorError: /usr/bin/ld: cannot find -lcuda: No such file or directory", "TRITON_LIBCUDA_PATH"),
+        ("AssertionError: train_batch_size is not equal to micro_batch_per_gpu * 256 != 4 * 7", "x data"),
+        ("OSError: [Errno 30] Read-only file system: '/b/o.npy'", "mount"),
         ("ImportError: /env/flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E", "fits this torch"),
     ],
 )
@@ -1746,3 +1752,13 @@ def test_an_unreachable_peer_of_crays_mpich_is_a_failure_of_the_network() -> Non
     assert diagnosis.message.endswith("failed") and any(
         "rank 13: handle" in line for line in diagnosis.evidence
     )
+
+
+def test_an_option_that_argparse_refused_is_that_of_the_rank_with_its_number() -> None:
+    errors = [f"fit.py: error: unrecognized arguments: --local-rank={rank}" for rank in (1, 0)]
+    report = [
+        *("Root Cause (first observed failure):", "[0]:", "  time      : 2026-03-02_14:22:07"),
+        *("  host      : z1", "  rank      : 8 (local_rank: 0)", "  exitcode  : 2 (pid: 90)", "======"),
+    ]
+    diagnosis = diagnosed(*(line for error in errors for line in ("usage: fit.py [-h]", error)), *report)
+    assert ranks(diagnosis) == [8] and "--local-rank=0" in diagnosis.message
