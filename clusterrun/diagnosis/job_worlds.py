@@ -10,9 +10,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from clusterrun.diagnosis.calls import PATIENCE, STOPPED, of_snapshot
+from clusterrun.diagnosis.calls import PATIENCE, STOPPED, STRANGER_PATIENCE, WORK_PATIENCE, of_snapshot
 from clusterrun.diagnosis.decide import Judgement, decide
-from clusterrun.diagnosis.evidence import CROWDED, JobSnapshot, ProcessSample, RankSnapshot
+from clusterrun.diagnosis.evidence import CROWDED, ChildProcess, JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.explain_rank import LOOP_REMEDY, reason
 from clusterrun.diagnosis.job_looks import DRIVER, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.rules import absent_rank
@@ -43,6 +43,8 @@ COUNTS = 2.0
 MOST_COUNTS = 3
 # Seconds by which the clocks of two looks, and the times at which a thread ran, may differ.
 SLACK = 0.5
+# Kernel functions in which a process waits for another one: a reader of its pipe, a FIFO, the lock of a file.
+_ENDLESS = ("pipe_write", "wait_for_partner", "locks_lock_inode", "do_lock_file")
 _NO_STACK = "no stack"
 FIRST_NODE_REMEDY = "set it to the first node: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
 # A number of tasks on a node, and the number of consecutive nodes with as many: ``2(x4)``.
@@ -86,8 +88,9 @@ class JobHistory:
         self._looks: dict[tuple[str, int], tuple[float, int]] = {}
         # The clocks of looks at a world that moved, and the ranks that others waited for.
         self._outside: dict[frozenset[tuple[str, int]], tuple[tuple[float, tuple[int, ...]], ...]] = {}
-        # The clock, and the processor seconds of a program that a rank waits for, at the first look.
-        self._programs: dict[tuple[str, int], tuple[float, float]] = {}
+        # The clock, and the processor seconds of each process below a rank that waits for a program, at the
+        # first look.
+        self._programs: dict[tuple[str, int], tuple[float, Mapping[int, float]]] = {}
         # The clock and the script's whole numbers at the first look.
         self._numbers: dict[tuple[str, int], tuple[float, Sequence[str]]] = {}
 
@@ -97,7 +100,7 @@ class JobHistory:
         """Return ``rank`` with the variables that counted since the first look, and the seconds since then.
 
         A rank that sleeps and counts slowly may try the same thing for ever. The processor time of a program
-        that it waits for counts too.
+        that it waits for counts too, and the processes that the program starts.
         """
         began, first = self._numbers.setdefault(
             (rank.node, rank.process.pid), (rank.clock - rank.process.seconds, before)
@@ -109,10 +112,18 @@ class JobHistory:
             grown = int(number) - int(earlier.get(name, number))
             if grown > 0 and (rank.process.busy >= CROWDED or grown >= COUNTS * seconds):
                 counts.append(f"{name}={earlier[name]} to {number}")
-        for child in rank.process.children if waits_for_program(rank.stacks.main) else ():
-            start, used = self._programs.setdefault((rank.node, child.pid), (rank.clock, child.used))
-            if child.used - used > CROWDED * max(1.0, rank.clock - start):
-                counts.append(f"{child.name}, process {child.pid}, computed for {child.used - used:.1f} s")
+        if waits_for_program(rank.stacks.main):
+            children = rank.process.children
+            used_at_first = {child.pid: child.used for child in children}
+            start, used = self._programs.setdefault(
+                (rank.node, rank.process.pid), (rank.clock, used_at_first)
+            )
+            for child in children:
+                computed = child.used - used.get(child.pid, 0.0)
+                if child.pid not in used:
+                    counts.append(f"{child.name}, process {child.pid}, was started")
+                elif computed > CROWDED * max(1.0, rank.clock - start):
+                    counts.append(f"{child.name}, process {child.pid}, computed for {computed:.1f} s")
         return replace(rank, counts=tuple(counts[:MOST_COUNTS])), seconds
 
     def with_movement(self, rank: RankSnapshot) -> RankSnapshot:
@@ -340,7 +351,19 @@ def _with_history(world: JobWorld, history: JobHistory) -> tuple[JobWorld, float
         if rank.works and after and rank.location.doing not in TOGETHER:
             # Only several looks show whether a rank at work counts.
             seconds_seen = min(seconds_seen, seconds)
+        if waits_for_program(rank.stacks.main) and not _is_stuck(rank.process.children):
+            # A program that works computes or starts processes more often than a rank at work joins others.
+            seconds_seen = min(seconds_seen, seconds * STRANGER_PATIENCE / WORK_PATIENCE)
     return replace(world, ranks=tuple(ranks)), seconds_seen
+
+
+def _is_stuck(children: Sequence[ChildProcess]) -> bool:
+    """Return whether the programs below a rank are stopped, or wait for what only another process ends."""
+    innermost = [child for child in children if not child.waits_in.startswith("do_wait")]
+    return bool(innermost) and all(
+        child.state in STOPPED or child.waits_in.removeprefix("anon_").startswith(_ENDLESS)
+        for child in innermost
+    )
 
 
 def _rest_of(world: JobWorld, history: JobHistory, seconds_seen: float) -> Rest:

@@ -432,6 +432,44 @@ def test_a_rank_whose_program_uses_processor_time_between_looks_is_not_blamed(
     assert (diagnosis.verdict, bool(diagnosis.culprits)) == (verdict, verdict is Verdict.NEVER_ARRIVED)
 
 
+SLEEPS = ChildProcess(7, "bash", "S", "hrtimer_nanosleep", used=5.0)
+
+
+@pytest.mark.parametrize(
+    ("children", "verdict"),
+    [
+        ((replace(SLEEPS, waits_in="do_wait"), replace(SLEEPS, pid=9)), Verdict.UNDETERMINED),
+        ((SLEEPS,), Verdict.NEVER_ARRIVED),
+    ],
+)
+def test_a_rank_whose_program_starts_processes_between_looks_is_not_blamed(
+    children: tuple[ChildProcess, ...], verdict: Verdict
+) -> None:
+    history = JobHistory()
+    for clock, below in ((NOW, (SLEEPS, replace(SLEEPS, pid=8))), (NOW + 10, children)):
+        ranks = [*(sampled(number) for number in range(3)), sampled(3, stack=RUNS_GCC, children=below)]
+        ranks_now = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
+        diagnosis = diagnose_looks(looks(*ranks_now), (), history).diagnosis
+    assert (diagnosis.verdict, bool(diagnosis.culprits)) == (verdict, verdict is Verdict.NEVER_ARRIVED)
+
+
+@pytest.mark.parametrize(
+    ("child", "certain"),
+    [
+        (SLEEPS, False),
+        (replace(SLEEPS, waits_in="do_wait"), False),
+        (replace(SLEEPS, waits_in="wait_for_partner"), True),
+        (replace(SLEEPS, state="T"), True),
+    ],
+)
+def test_a_rank_that_waits_for_a_program_is_blamed_at_once_only_if_the_program_is_stuck(
+    child: ChildProcess, certain: bool
+) -> None:
+    late = sampled(3, stack=RUNS_GCC, children=(child,))
+    judgement = diagnose_looks(looks(*(sampled(number) for number in range(3)), late), (), JobHistory())
+    assert (judgement.certain, bool(judgement.diagnosis.culprits)) == (certain, certain)
+
+
 def test_a_rank_that_serves_clients_is_not_blamed() -> None:
     late = sampled(3, stack=EVALUATES)
     stacks = replace(late.snapshot.stacks, waits=(ThreadWait("request", EVALUATES[0]),))
