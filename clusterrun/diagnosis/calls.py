@@ -343,8 +343,8 @@ class CallTable:
         root = rank.call.root if rank.call.rooted == place.operation else -1
         has_name = rank.call.group not in UNNAMED_GROUPS
         operation = place.operation + (f" of group {rank.call.group}" if has_name else "")
-        if rank.call.name == "store":
-            operation = f"{operation} of key {rank.call.key or rank.call.key_source}"
+        if rank.call.name == "store" and (key := rank.call.key or rank.call.key_source):
+            operation = f"{operation} of key {key}"
         call = Call(rank.rank, "", 0, operation, at=at, root=root, line=place.line, missing=tuple(missing))
         return replace(call, is_of_all=is_of_all)
 

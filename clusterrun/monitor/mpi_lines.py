@@ -16,6 +16,8 @@ _WAITS = re.compile(
     r"(?i)barrier|bcast|(?:all)?gatherv?|scatterv?|alltoall[vw]?|(?:all)?reduce(?:_scatter)?|(?:ex)?scan"
     r"|s?send|m?recv|sendrecv|m?probe|wait(?:all|any|some)?|finalize"
 )
+# Those that make a communicator wait for all ranks of the old one.
+_WAITING_MAKERS = re.compile(r"Split(?:_type)?|Dup|Clone|Create(?:_cart|_graph)?")
 _HALF = re.compile(r"(?i)[isbrm]?(send|recv|probe)")
 # The keyword and the place of the rank among the arguments: of a peer, and of a root.
 _PEERS = {"send": ("dest", 1), "recv": ("source", 1), "probe": ("source", 0)}
@@ -38,11 +40,17 @@ def mpi_call(
     The function is () if the line calls several. ``trees`` are the files of the stack, that of the frame
     first. ``values`` are the frame's variables. Ranks are known in the communicator of all ranks only.
     """
-    calls = [(name, call) for name, call in calls_in_line(trees[0], frame) if _WAITS.fullmatch(name)]
+    calls = [
+        (name, call)
+        for name, call in calls_in_line(trees[0], frame)
+        if _WAITS.fullmatch(name) or (_WAITING_MAKERS.fullmatch(name) and not _owner(call).endswith("Win"))
+    ]
     if len(calls) != 1:
         return (), MainCall()
     ((name, call),) = calls
     function = f"MPI_{name.capitalize()}"
+    if _WAITING_MAKERS.fullmatch(name):
+        function = f"MPI_Comm_{name.lower()}"
     if name.lower() == "wait":
         # The wait for the request of one send or receive is that call.
         requests = _assignments(trees[0]).get(_owner(call), [])

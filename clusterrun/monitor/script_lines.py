@@ -117,6 +117,8 @@ def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> Ma
         return MainCall()
     ((wait, function),) = waits
     store, keys = ast.unparse(function.value), texts_of(wait.args[0], values)
+    # The name of a variable would read as the key.
+    source = "" if isinstance(wait.args[0], ast.Name) else ast.unparse(wait.args[0])
     sets = (
         f"{path}:{node.lineno}\t{ast.unparse(node.args[0])[:MOST_OF_A_KEY]}"
         for node, setter in owned
@@ -125,7 +127,7 @@ def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> Ma
     return MainCall(
         name="store",
         key=", ".join(keys)[:MOST_OF_A_KEY] if all(keys) else "",
-        key_source=ast.unparse(wait.args[0])[:MOST_OF_A_KEY],
+        key_source=source[:MOST_OF_A_KEY],
         sets=tuple(sets)[:MOST_SETS],
     )
 

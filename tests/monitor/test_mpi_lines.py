@@ -31,6 +31,9 @@ def call_of(
     [
         ("sizes = comm.allgather(x.numel())", ("MPI_Allgather",)),
         ("comm.Bcast(x, root=0)", ("MPI_Bcast",)),
+        ("row = comm.Split(color=0, key=rank)", ("MPI_Comm_split",)),
+        ("window = MPI.Win.Create(memory)", ()),
+        ("words = text.split()", ()),
         ("comm.send(comm.recv(source=1), dest=2)", ()),
         ("x.mean()", ()),
     ],
