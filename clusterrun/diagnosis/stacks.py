@@ -57,7 +57,8 @@ _NATIVE_GPU = re.compile(r"\b(?:cuda|cu|hip)(?:Stream|Device|Event|Ctx)Synchroni
 GPU_WAIT = "a GPU call"
 BACKWARD = "the backward pass"
 STORE_WAIT = "a store call (get or wait)"
-SOME_WAIT = "a collective"
+# Without the name of the call: a collective of a library, or the wait for a send that was begun before.
+SOME_WAIT = "a collective, send or receive"
 
 
 class Doing(enum.Enum):

@@ -215,7 +215,7 @@ LINE = ("/home/me/train.py:9 step",)
     [
         (("pthread_cond_wait", "c10d::Work::wait", "c10d::Reducer::finalize_backward"), BACKWARD),
         (("poll", "c10d::TCPStore::doWait", "c10d::TCPStore::wait"), STORE_WAIT),
-        (("gloo::transport::tcp::UnboundBuffer::waitSend",), "a collective"),
+        (("gloo::transport::tcp::UnboundBuffer::waitSend",), "a collective, send or receive"),
         (("opal_progress", "PMPI_Allreduce"), "MPI_Allreduce"),
         # An H200 with torch 2.11.0+cu130: ``item()``, ``torch.cuda.synchronize()`` and ``cpu()``.
         (("clock_gettime", "cuStreamSynchronize", "cudaStreamSynchronize", "at::native::item"), GPU_WAIT),
