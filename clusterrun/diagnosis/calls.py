@@ -345,8 +345,17 @@ class CallTable:
         operation = place.operation + (f" of group {rank.call.group}" if has_name else "")
         if rank.call.name == "store" and (key := rank.call.key or rank.call.key_source):
             operation = f"{operation} of key {key}"
-        call = Call(rank.rank, "", 0, operation, at=at, root=root, line=place.line, missing=tuple(missing))
-        return replace(call, is_of_all=is_of_all)
+        return Call(
+            rank.rank,
+            "",
+            0,
+            operation,
+            at=at,
+            root=root,
+            line=place.line,
+            missing=tuple(missing),
+            is_of_all=is_of_all,
+        )
 
     @staticmethod
     def _is_outside(rank: RankSnapshot) -> bool:

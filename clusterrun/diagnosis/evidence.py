@@ -163,7 +163,8 @@ class ThreadWait:
     """The wait of a thread for an object of its own process."""
 
     # ``lock``; ``join`` of a thread; ``put``, ``get`` or ``done`` (the join) of a queue; ``event``;
-    # ``result`` of a task; to ``read`` from a socket, or to ``connect`` it; ``input``, the standard one
+    # ``result`` of a task; to ``read`` from a socket, or to ``connect`` it; ``input``, the standard one;
+    # ``request`` of a client of a server
     kind: str
     frame: str  # where it waits, in the user's code
     # where the thread is that holds the lock, inside its ``with``, or that is joined; of a socket, the

@@ -327,14 +327,13 @@ def judge_world(
     if has_records:
         evidence.append("torch's own flight records of these ranks show their calls")
     if not world.is_numbered and len(world.ranks) > 1:
-        pids = ", ".join(f"rank {rank.rank} is process {rank.process.pid}" for rank in world.ranks[:MOST])
+        processes = {rank.rank: f"rank {rank.rank} is process {rank.process.pid}" for rank in world.ranks}
+        pids = ", ".join([*processes.values()][:MOST])
         evidence.append(f"no variable numbers these ranks; they are counted by node and process: {pids}")
         blamed = {culprit.rank for culprit in diagnosis.culprits}
-        processes = [
-            f"rank {rank.rank} is process {rank.process.pid}" for rank in ranks if rank.rank in blamed
-        ]
-        if processes:
-            message = f"{diagnosis.message} (counted, not its own number: {', '.join(processes[:MOST])})"
+        pids_blamed = [process for rank, process in processes.items() if rank in blamed]
+        if pids_blamed:
+            message = f"{diagnosis.message} (counted, not its own number: {', '.join(pids_blamed[:MOST])})"
             diagnosis = replace(diagnosis, message=message)
     judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=tuple(evidence)))
     return replace(judgement, certain=False, later=PATIENCE) if is_early else judgement

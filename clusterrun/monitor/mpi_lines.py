@@ -11,12 +11,12 @@ from clusterrun.diagnosis.evidence import MainCall, PostedOp
 from clusterrun.monitor.script_lines import calls_in_line
 from clusterrun.rank_hooks.clusterrun_script_source import evaluate
 
-# The methods of mpi4py that wait for other ranks. Those of objects and those of buffers differ in case.
+# The methods of mpi4py that wait for other ranks. Methods for objects and for buffers differ in case.
 _WAITS = re.compile(
     r"(?i)barrier|bcast|(?:all)?gatherv?|scatterv?|alltoall[vw]?|(?:all)?reduce(?:_scatter)?|(?:ex)?scan"
     r"|s?send|m?recv|sendrecv|m?probe|wait(?:all|any|some)?|finalize"
 )
-# Those that make a communicator wait for all ranks of the old one.
+# The methods that make a communicator wait for all ranks of the old communicator.
 _WAITING_MAKERS = re.compile(r"Split(?:_type)?|Dup|Clone|Create(?:_cart|_graph)?")
 _HALF = re.compile(r"(?i)[isbrm]?(send|recv|probe)")
 # The keyword and the place of the rank among the arguments: of a peer, and of a root.

@@ -1661,7 +1661,7 @@ def test_a_job_that_started_again_and_finished_did_not_fail(restart: str, end: s
 
 def test_a_working_directory_that_a_node_lacks_explains_a_missing_file() -> None:
     chdir = (
-        "slurmstepd: error: couldn't chdir to `/work/exp7': No such file or directory: going to /tmp instead"
+        "slurmstepd: error: couldn't chdir to `/data/exp7': No such file or directory: going to /tmp instead"
     )
     missing = "FileNotFoundError: [Errno 2] No such file or directory: 'conf.yaml'"
     diagnosis = diagnosed(chdir, *EXCEPTION[:-1], missing)

@@ -1,4 +1,4 @@
-"""What forbids to read the stacks of a process."""
+"""Why the stacks of a process cannot be read, and for how long a reason counts."""
 
 from __future__ import annotations
 
