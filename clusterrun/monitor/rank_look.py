@@ -110,7 +110,8 @@ def switches(pid: int) -> int:
 def last_ran(pid: int) -> float:
     """Return when the main thread last began to run, in seconds of the kernel's clock; -1 if unknown.
 
-    The kernel sets the value to 0 when it moves a thread to another processor.
+    The kernel sets the value to 0 when it moves a thread to another processor. Since Linux 6.12 it may move
+    a thread that has just gone to sleep: then the time stays unknown.
     """
     for line in proc.content(f"/proc/{pid}/task/{pid}/sched").split(b"\n")[:8]:
         if line.startswith(b"se.exec_start"):

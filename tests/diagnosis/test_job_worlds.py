@@ -191,6 +191,16 @@ def test_a_rank_that_is_not_late_for_long_may_yet_come() -> None:
     assert judgement.diagnosis.verdict is Verdict.NOTHING
 
 
+@pytest.mark.parametrize(("idle_seconds", "is_certain"), [((40.0, -1.0), True), ((-1.0, -1.0), False)])
+def test_ranks_of_which_the_kernel_forgot_when_they_ran_hold_no_diagnosis_up(
+    idle_seconds: tuple[float, float], is_certain: bool
+) -> None:
+    waiting = [sampled(rank, idle=idle, size=3) for rank, idle in enumerate(idle_seconds)]
+    judgement = diagnose_looks(looks(*waiting, sampled(2, stack=LOOP, size=3)), (), JobHistory())
+    assert judgement.certain is is_certain
+    assert blamed(judgement.diagnosis) == ([(2, "n0")] if is_certain else [])
+
+
 def test_a_polling_rank_is_blamed_after_a_long_time_in_one_place() -> None:
     """Waiting ranks that run now and then have no time since which they wait: the looks give one."""
     history = JobHistory()
