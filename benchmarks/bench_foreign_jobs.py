@@ -1,6 +1,6 @@
 """How often `diagnose JOB` names the culprit of a job that clusterrun did not start, and never a wrong one.
 
-    python -m benchmarks.bench_foreign_jobs [first|second] [LAUNCHER] [CASE …] | size [NODES]
+    python -m benchmarks.bench_foreign_jobs [first|second] [LAUNCHER] [CASE …] | size [NODES] | pause
 
 Jobs of four ranks on two nodes of a lab hang, under torchrun, srun, mpirun, accelerate, Lightning, Ray and
 an imitation of DeepSpeed's launcher. accelerate, lightning and ray must be importable. A launcher that is
@@ -8,7 +8,8 @@ missing is left out and named. The first set is in `hanging_script.py`, the seco
 Three jobs run at a time.
 ``RECORD=FOLDER`` keeps the looks of all nodes, as the tests read them. ``size`` measures the time for 64
 nodes of 8 ranks. Its ranks pretend: Python without torch that waits in a file of torch's name, because 512
-real ones do not fit into one machine.
+real ones do not fit into one machine. ``pause`` measures the longest step of a rank while it is looked at,
+and while nobody looks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import importlib.util
 import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -328,6 +330,61 @@ def size(nodes: int) -> None:
             lab.down()
 
 
+# A rank that takes steps of about a millisecond. It writes when the longest of 100 began and
+# its milliseconds.
+STEPPING = """
+import os, time
+with open(os.path.join(os.environ["MARKS"], "steps-" + os.environ["SLURM_PROCID"]), "w", buffering=1) as file:
+    while True:
+        steps = []
+        for _ in range(100):
+            began = time.monotonic()
+            sum(range(40000))
+            steps.append(((time.monotonic() - began) * 1000, began))
+        longest, began = max(steps)
+        print(began, longest, file=file)
+"""
+
+
+def pause() -> None:
+    """Print the longest step of a rank in each look, and in as many seconds without one."""
+    name = f"foreign-{os.getpid()}"
+    lab = Lab(name)
+    with tempfile.TemporaryDirectory() as folder:
+        lab.up(LabSpec(name=name, nodes=1, gpus=0, cpus=8))
+        try:
+            Path(folder, "train.py").write_text(STEPPING)
+            script = Path(folder, "job.sh")
+            script.write_text(
+                f"#!/bin/bash\nexport MARKS={folder}\nsrun {sys.executable} {folder}/train.py\n"
+            )
+            job = lab.exec(["sbatch", "--parsable", f"--output={folder}/out", str(script)]).out.strip()
+            file = Path(folder, "steps-0")
+            until = time.monotonic() + PATIENCE
+            while not file.exists() and time.monotonic() < until:
+                time.sleep(0.1)
+            ask = ["env", f"CLUSTERRUN_HOME={folder}/home", sys.executable, "-m", "clusterrun.cli.main"]
+            windows: dict[str, list[tuple[float, float]]] = {"looked at": [], "not looked at": []}
+            for _ in range(10):
+                began = time.monotonic()
+                lab.exec([*ask, "diagnose", job, "--limit", "3s"], timeout=120)
+                between = time.monotonic()
+                time.sleep(between - began)
+                windows["looked at"].append((began, between))
+                windows["not looked at"].append((between, time.monotonic()))
+            steps = [tuple(map(float, line.split())) for line in file.read_text().splitlines()[:-1]]
+            for kind, times in windows.items():
+                longest = [
+                    max(milliseconds for at, milliseconds in steps if start <= at < end)
+                    for start, end in times
+                ]
+                figures = f"median {statistics.median(longest):.0f} ms, most {max(longest):.0f} ms"
+                usual = statistics.median(milliseconds for _, milliseconds in steps)
+                print(f"longest step of a rank {kind}: {figures} (usual longest of 100: {usual:.1f} ms)")
+        finally:
+            lab.down()
+
+
 def available(launcher: str) -> bool:
     if launcher == "mpirun":
         return shutil.which("mpirun") is not None
@@ -342,6 +399,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["size"]:
         size(int(arguments[1]) if arguments[1:] else 64)
+        return
+    if arguments[:1] == ["pause"]:
+        pause()
         return
     sets = {"first": PER_LAUNCHER, "second": SECOND_PER_LAUNCHER}
     jobs: list[tuple[str, str]] = []
