@@ -8,6 +8,7 @@ import click
 
 from clusterrun.cli.error_output import put, say
 from clusterrun.cli.shell_complete import FILE, json_option
+from clusterrun.model.contract import ExitCode
 from clusterrun.model.phrases import count_of, shortened
 from clusterrun.operations.convert import convert_file, write_configuration
 from clusterrun.reports.view import INTEGER, View, ViewField, many, one_of
@@ -37,11 +38,12 @@ CONVERSION = View(
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--write", is_flag=True, help="Write the options to a new clusterrun.toml in this folder.")
 @json_option
-def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool) -> None:
+def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool) -> ExitCode:
     """Print the submit line that does what a batch script does.
 
     FILE is a script with #SBATCH lines; - reads standard input. Its lines become options, COMMAND and
     --setup lines. stderr names every other line with the reason. Nothing is run, and nothing is queued.
+    The exit code is 1 if you have to put your program in the place of COMMAND.
     ARGUMENTS are those of the script, as behind sbatch FILE.
 
     \b
@@ -56,11 +58,12 @@ def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool)
         path, conversion = write_configuration(conversion, os.getcwd())
     if as_json:
         put(CONVERSION.json(conversion))
-        return
-    put(_line(conversion, _WIDTH))
-    if path:
-        say(f"{path} has the other options")
-    _report(conversion)
+    else:
+        put(_line(conversion, _WIDTH))
+        if path:
+            say(f"{path} has the other options")
+        _report(conversion)
+    return ExitCode.DONE if conversion.command else ExitCode.FAILED
 
 
 def _line(conversion: Conversion, width: int) -> str:

@@ -18,6 +18,7 @@ from clusterrun.script.sbatch_lines import OF_OTHERS
 MOST_TEXT = 1 << 20
 # Options that belong to one command, and not to a project.
 _OF_THE_COMMAND = ("name", "per-node", "input", "nodelist", "exclude")
+_VARIABLES_OF_THE_COMMAND = ("ARGUMENTS=", "SLURM_ARRAY_")
 
 
 def convert_file(path: str, arguments: tuple[str, ...] = (), ignores_pbs: bool = False) -> Conversion:
@@ -77,11 +78,13 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
     """
     values: dict[str, list[str]] = {}
     written: list[tuple[str, str]] = []
+    of_the_line = (*_OF_THE_COMMAND, *(("setup",) if _has_swept_setup(conversion) else ()))
     for name, value in conversion.options:
         option = CONFIGURABLE.get(name)
         # A shell expands ``$PWD``, and a sweep ``{task}``.
         is_fixed = name == "setup" or not set("${") & set(value)
-        if option is None or name in _OF_THE_COMMAND or not is_fixed or value.startswith("ARGUMENTS="):
+        is_of_the_line = name in of_the_line or value.startswith(_VARIABLES_OF_THE_COMMAND)
+        if option is None or is_of_the_line or not is_fixed:
             continue
         written.append((name, value))
         values.setdefault(option.name, []).append(plain_text(value))
@@ -102,6 +105,13 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
         raise BadInput(f"{path} exists and is not replaced", f"add this to it:\n{text.rstrip()}") from None
     options = tuple(pair for pair in conversion.options if pair not in written)
     return path, replace(conversion, options=options)
+
+
+def _has_swept_setup(conversion: Conversion) -> bool:
+    """Return whether a setup line has the ``{name}`` of a sweep. Others may read the variable it sets."""
+    places = [f"{{{value.partition('=')[0]}}}" for name, value in conversion.options if name == "set"]
+    setup = "\n".join(value for name, value in conversion.options if name == "setup")
+    return any(place in setup for place in places)
 
 
 def _quoted(text: str) -> str:

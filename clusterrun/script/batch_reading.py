@@ -39,7 +39,7 @@ _ARITHMETIC = re.compile(r"\$\(\(.*?\)\)|\$\{\w+\[[^]@*]+\]|\$\{[\w@*[\]]+:(?![-
 _ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
 _NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")
 SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
-END_IS_REPORTED = "clusterrun reports the end of the run"
+END_IS_REPORTED = "no rank needs it: clusterrun waits for the ranks and reports their end"
 
 
 class TrainingKind(IntEnum):
@@ -210,7 +210,7 @@ def is_helper(launch: LaunchCommand) -> bool:
 
 
 def function_name(statement: Statement) -> str:
-    match = re.match(r"(?:function\s+)?([^\s(){}]+)", statement.text)
+    match = re.match(r"(?:function\s+|export\s+-f\s+)?([^\s(){}]+)", statement.text)
     return match[1] if match else ""
 
 

@@ -436,8 +436,8 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
         and not passed.keys() & _SAYS_CPUS
     ):
         yield (
-            "the script asks for no CPUs (Slurm gives one to each task), and the line for the GPUs' share of "
-            "their node: --cpus-per-rank N"
+            "the script names no number of CPUs, and Slurm gives one to each task; the line takes a GPU's "
+            "share of its node's: --cpus-per-rank N asks for another number"
         )
         return
     ranks = ranks or last_number(options.get("ranks-per-node", "1"))

@@ -13,7 +13,7 @@ from clusterrun.script.batch_scripts import IN_LOGS
 from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
 from clusterrun.script.quoting import literal
 from clusterrun.script.sbatch_lines import NO_OPTION, Directive
-from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES
+from clusterrun.script.sbatch_table import CONTAINER_FOLDER, OPTIONS, PLACES_TASKS, USUAL_PLACES
 
 # A value that is not empty, and otherwise known only when the script runs.
 SOME_VALUE = "\ue025"
@@ -242,11 +242,18 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             options[ours] = value
         elif name.startswith("#") and "ignore-pbs" in values:
             needless.append((directive, "--ignore-pbs leaves it out"))
+        elif not name:
+            refused.append((directive, NO_OPTION))
+        elif name.startswith("#"):
+            reason = "for another scheduler: give the option of submit that asks for the same"
+            refused.append((directive, reason))
+        elif name == "container-workdir":
+            refused.append((directive, CONTAINER_FOLDER))
         elif name not in OPTIONS:
-            no_such_option = "sbatch has no such option, unless a plugin brings it"
-            if name.startswith("#"):
-                no_such_option = "for another scheduler: give the option of submit that asks for the same"
-            refused.append((directive, no_such_option if name else NO_OPTION))
+            # Pyxis reads its options in a batch script too, and clusterrun starts the container by srun.
+            command = "srun" if re.match(r"(?:no-)?container-", name) else "sbatch"
+            passed_on.append((command, f"{name}={value}" if value else name))
+            changed.append((directive, f"{command} refuses it, unless a plugin of Slurm has such an option"))
         elif OPTIONS[name].refused:
             refused.append((directive, OPTIONS[name].refused))
         else:

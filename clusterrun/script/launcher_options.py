@@ -127,8 +127,9 @@ _SRUN = {
             "ours container: container-image",
             "ours mount: container-mounts",
             "gpus per task: gpus-per-task",
-            "own: container-workdir container-name container-save container-env gpus "
-            "pty* container-mount-home* no-container-mount-home* container-remap-root* container-writable* "
+            "srun: container-name container-save container-env container-mount-home* "
+            "no-container-mount-home* container-remap-root* container-writable*",
+            "own: container-workdir gpus pty* "
             "ntasks-per-gpu multi-prog* bcast* immediate* no-allocate* send-libs* test-only* help* version*",
             "chdir: chdir",
             "output: output error",

@@ -23,7 +23,7 @@ from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, SbatchOption, 
 Option = tuple[str, str]
 # It counts alone: sbatch ignores every value that follows it in one list.
 _NO_MAIL = ("mail-type", "NONE")
-_KEY = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
+_KEY = re.compile(r"[a-z][a-z0-9]+([-_][a-z0-9]+)*", re.ASCII)
 # A value that another option follows.
 _SEVERAL = re.compile(r"\s--?[a-zA-Z]")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")

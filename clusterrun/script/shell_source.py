@@ -883,7 +883,7 @@ def _evaluated(shell_words: list[ShellWord]) -> list[ShellWord]:
     """Return the words of a command. ``eval`` reads its words once more."""
     if not shell_words or shell_words[0].values != ("eval",) or len(shell_words) < 2:
         return shell_words
-    text = " ".join(value for word in shell_words[1:] for value in word.values)
+    text = plain_text(" ".join(value for word in shell_words[1:] for value in word.values))
     if text.startswith(("$", "`")):
         return shell_words
     try:

@@ -267,7 +267,7 @@ RULES = (
             and facts.statement.only_reads
         ),
         _NEEDLESS,
-        "its value is in the line, as far as it is needed",
+        "the line has its value in each place that reads it",
     ),
     Rule(
         lambda facts: (

@@ -166,7 +166,7 @@ def read_before(
                 lines = [statement.text]
             elif match := _NOUNSET.match(statement.text):
                 lines = [f"set {match[1]}u"]
-        elif statement.kind == "function_definition" and not (
+        elif (statement.kind == "function_definition" or statement.text.startswith("export -f ")) and not (
             calls("\n".join((*setup, *of_training.setup)), statement)
             or (calls(code, statement) and statement.text not in code)
         ):

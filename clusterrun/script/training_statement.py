@@ -29,6 +29,7 @@ from clusterrun.script.launch_commands import ACTIVATORS, WRAPPERS, LaunchComman
 from clusterrun.script.launcher_options import launcher_options
 from clusterrun.script.program_table import TRAITS, changes_shell
 from clusterrun.script.quoting import plain_text
+from clusterrun.script.sbatch_table import CONTAINER_FOLDER, PLACES_TASKS, SRUN_REFUSED
 from clusterrun.script.shell_source import PRINTS, Command, Constant, ShellSource, Statement, is_launcher_text
 from clusterrun.script.statement_rules import IS_COMPUTED, IS_OTHER_RUN
 
@@ -55,6 +56,7 @@ _IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
 _EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", re.ASCII)
 _NODE_NAMES = ("-w", "--nodelist")
 _RUNS_OF_A_LOOP = "each is a run of its own, and no other one ends if it fails: --at-most limits how many run"
+_REASONS_OF_STEPS = {**PLACES_TASKS, **SRUN_REFUSED, "container-workdir": CONTAINER_FOLDER}
 _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _OF_EACH_NODE = "each node runs it, in its container: a --setup line runs once, on the first host"
@@ -315,9 +317,12 @@ def _launcher_parts(launch: LaunchCommand, line: int) -> Iterator[Part]:
     for option in launch.untranslated:
         if launch.keeps_accelerate and not option.startswith("$"):
             continue
-        is_of_step = re.split("[ =]", option.lstrip("-"))[0] in launcher_options(launch.program)
+        name = re.split("[ =]", option.lstrip("'-"))[0]
+        is_of_step = name in launcher_options(launch.program)
         owner = launch.program if is_of_step else launch.rank_launcher or launch.program
-        reason = f"an option of {owner} alone"
+        reason = _REASONS_OF_STEPS.get(name, f"nothing in clusterrun does what this option of {owner} does")
+        if owner == "srun" and not is_of_step and option.startswith("--"):
+            reason = "srun has it only by a plugin of Slurm: --srun NAME=VALUE passes it on"
         if option.startswith("$"):
             reason = f"options of {launch.program} that only running the script shows"
         yield Part(line, option, PartOutcome.UNTRANSLATED, reason)

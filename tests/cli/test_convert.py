@@ -73,6 +73,15 @@ def test_the_program_and_its_arguments_stay_in_the_short_line(
     assert "t.py" not in (folder / "clusterrun.toml").read_text()
 
 
+def test_no_configuration_has_the_value_of_a_sweep(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "job.sh").write_text(
+        "#!/bin/bash\n#SBATCH -p gpu --array=0-3\nA=(1 2 3 4)\npython t.py ${A[$SLURM_ARRAY_TASK_ID]}\n"
+    )
+    assert main(["convert", "--write", "job.sh"]) == 0
+    assert "--setup 'export SLURM_ARRAY_TASK_ID={task}'" in capsys.readouterr().out
+    assert (folder / "clusterrun.toml").read_text() == '[defaults]\npartition = "gpu"\n'
+
+
 @pytest.mark.parametrize(
     ("options", "lines", "at"),
     [
@@ -146,19 +155,20 @@ def test_a_script_that_only_queues_jobs_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("lines", "is_more"),
+    ("lines", "is_more", "code"),
     [
-        ("srun -n1 python serve.py &\npython ask.py", True),
-        ("source steps.sh\nfirst\nsecond", True),
-        ("module load x\npython train.py", False),
-        ('"$@"', False),
+        ("srun -n1 python serve.py &\npython ask.py", True, 0),
+        ("source steps.sh\nfirst\nsecond", True, 1),
+        ("module load x\npython train.py", False, 0),
+        ('"$@"', False, 1),
     ],
 )
 def test_a_script_that_is_more_than_one_launch_is_named_so_first(
-    folder: Path, capsys: pytest.CaptureFixture[str], lines: str, is_more: bool
+    folder: Path, capsys: pytest.CaptureFixture[str], lines: str, is_more: bool, code: int
 ) -> None:
     (folder / "job.sh").write_text(f"#!/bin/bash\n{lines}\n")
-    assert main(["convert", "job.sh"]) == 0
+    # A line with COMMAND in the place of the program cannot be typed.
+    assert main(["convert", "job.sh"]) == main(["convert", "--json", "job.sh"]) == code
     first, second = capsys.readouterr().err.splitlines()[:2]
     assert ("does more than start one program" in first) == is_more
     assert ("clusterrun run" in second) == is_more

@@ -112,6 +112,13 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
             "--nodes 2 --setup 'srun ./stage a || :' t.py",
         ),
         ("cd src && srun python t.py", "--setup 'cd src' t.py"),
+        ("#SBATCH --image=i --of_plugin", "--sbatch image=i --sbatch of_plugin COMMAND"),
+        ("#SBATCH --no-container-entrypoint\npython t.py", "--srun no-container-entrypoint t.py"),
+        (
+            "srun --container-image=i --container-name=c python t.py",
+            "--container i --srun container-name=c t.py",
+        ),
+        ("f() { torchrun --nproc_per_node 2 t.py $1; }\nexport -f f\nsrun bash -c 'f 1'", "--gpus 2 t.py 1"),
         ("srun python t.py < in.txt > out.txt 2>&1", "--input in.txt t.py"),
         ("./prog < in.$SLURM_JOB_ID", "bash -c 'exec ./prog < \"in.$SLURM_JOB_ID\"'"),
         ("#SBATCH --gres=gpu:2\npython t.py", "--gpus 2 --per-node t.py"),
@@ -597,8 +604,12 @@ def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str
         ("./a x > x.bam\n./a y > y.bam", "once"),
         ("srun -n4 ./solve", "calls MPI"),
         ("srun -n4 python -m mpi4py t.py", "calls MPI"),
-        ("srun --gres=gpumem:20G python t.py", "option of srun alone"),
+        ("srun --gres=gpumem:20G python t.py", "this option of srun"),
         ("srun --mem-per-gpu=6G python t.py", "of the step alone"),
+        ("srun --of-plugin=1 python t.py", "--srun NAME=VALUE"),
+        ("#SBATCH --of_plugin=1\nsrun python t.py", "unless a plugin"),
+        ("srun --container-image=i --container-workdir=/w python t.py", "let COMMAND change to it"),
+        ("#SBATCH --container-image=i --container-workdir=/w\nsrun python t.py", "let COMMAND change to it"),
         ("$L python t.py", "if it is a launcher"),
         ("python t.py\nexit 3", "always fails"),
         ("if f; then exec python a.py; fi\npython t.py", "takes the place"),
@@ -777,6 +788,7 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
             "--setup 'N=$(f) || :' --setup 'export X=$((N * 8))' bash -c 'exec python t.py $X'",
         ),
         ("C='python t.py'\neval $C", "t.py"),
+        ('C="python t.py \\$A"\nexport A=1\neval $C', "--setup 'export A=1' bash -c 'exec python t.py $A'"),
         ("docker build -t deepspeed -f f .", "docker build -t deepspeed -f f ."),
         (
             "#SBATCH -N2 --gres=gpu:4\nsrun docker pull i\nsrun docker run i torchrun --nproc 4 t.py",
@@ -1931,8 +1943,10 @@ def test_words_that_the_scripts_shell_expands_do_not_hide_that_python_is_a_rank(
 
 def test_an_option_of_the_step_is_named_as_one_of_srun() -> None:
     parts = converted("srun --accel-bind=gn torchrun --other=1 t.py").untranslated
-    owners = {part.text: part.reason.split()[3] for part in parts}
-    assert owners == {"--accel-bind=gn": "srun", "--other=1": "torchrun"}
+    assert {part.text: "srun" in part.reason for part in parts} == {
+        "--accel-bind=gn": True,
+        "--other=1": False,
+    }
 
 
 def test_a_node_with_other_jobs_of_the_user_gives_no_cpus_that_nothing_asks_for() -> None:
