@@ -273,14 +273,19 @@ class CallTable:
     def _wait_of(self, rank: RankSnapshot) -> Call | None:
         call, line = rank.call, rank.location.line
         inside = [record for record in rank.records if not record.done]
-        if call.name in ("send", "recv") and call.peer >= 0:
+        name = call.function if call.name == "wait" else call.name
+        if name in ("send", "recv") and call.peer >= 0:
             # A send or receive is a collective of two: has the other rank called its half?
-            half = {"send": "recv", "recv": "send"}[call.name]
+            half = {"send": "recv", "recv": "send"}[name]
             peer = self.by_rank.get(call.peer)
             meets = peer is not None and (peer.call.name, peer.call.peer) == (half, rank.rank)
+            if self.by_stacks and peer and peer.call.name == "wait":
+                # It has begun several, perhaps that half.
+                posts = [(post.call, post.peer) for post in peer.call.posts]
+                meets = not posts or (half, rank.rank) in posts
             group = f"of ranks {min(rank.rank, call.peer)} and {max(rank.rank, call.peer)}"
-            direction = "to" if call.name == "send" else "from"
-            what = f"{call.name} {direction} rank {call.peer}{with_tag(call.tag)}"
+            direction = "to" if name == "send" else "from"
+            what = f"{name} {direction} rank {call.peer}{with_tag(call.tag)}"
             missing: tuple[int, ...] = () if meets else (call.peer,)
             return Call(rank.rank, group, 0, what, peer=call.peer, tag=call.tag, line=line, missing=missing)
         if call.name == "wait" and not inside and sends(rank):

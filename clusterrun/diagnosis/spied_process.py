@@ -77,12 +77,17 @@ class SpiedProcess:
     # the lock file of a torch extension's build, which the main thread waits for; '' if it does not
     lock: str = ""
     connects: str = ""  # ``HOST:PORT`` of the connection that the thread waits for; '' if it waits for none
-    # numbers and texts among the variables of the user's innermost frame
-    values: tuple[tuple[str, str | int], ...] = ()
+    # numbers and texts among the variables of the user's frames, innermost first
+    variables: tuple[tuple[tuple[str, str | int], ...], ...] = ()
     errors: tuple[tuple[str, str], ...] = ()  # a frame, and the kind of an error that a variable of it holds
     # the library function that the script called, and the place of the process group among its arguments; -1:
     # it takes none
     takes_group: tuple[str, int] = ("", -1)
+
+    @property
+    def values(self) -> dict[str, str | int]:
+        """Return the plain variables of the user's innermost frame."""
+        return dict(next(iter(self.variables), ()))
 
 
 def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> SpiedProcess:
@@ -124,7 +129,7 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
             rank=_rank(frames),
             lock=_lock(frames) if polls_for_lock_file(stack) else "",
             connects=_connects(frames),
-            values=_values(frames),
+            variables=tuple(map(_plain, _values_of_script(frames))),
             errors=_errors(frames),
             takes_group=_takes_group(frames),
         )
@@ -132,9 +137,9 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
         return SpiedProcess()
 
 
-def _values(frames: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str | int], ...]:
+def _plain(local_values: Mapping[str, str]) -> tuple[tuple[str, str | int], ...]:
     values: list[tuple[str, str | int]] = []
-    for name, value in next(_values_of_script(frames), {}).items():
+    for name, value in local_values.items():
         if _NUMBER.fullmatch(value):
             values.append((name, int(value)))
         elif _TEXT.fullmatch(value):

@@ -51,6 +51,7 @@ _NOT_WAITING = ("/torch/distributed/elastic/", "/torch/distributed/fsdp/", "/tor
 # that waits in a collective looks the same from outside.
 _NATIVE_WAITS = re.compile(r"c10d::|gloo::|\bnccl[A-Z]|\bP?MPI_[A-Z]|\b(?:ompi|opal|ucp|ucs)_")
 _MPI = re.compile(r"\bP?(MPI_[A-Z]\w+)")
+_NATIVE_HALF = re.compile(r"\bwait(Send|Recv)\b")
 _NATIVE_REDUCER = "c10d::Reducer"
 _NATIVE_STORE = re.compile(r"c10d::(?:TCPStore|PrefixStore|FileStore|HashStore|Store|detail::TCPClient)\b")
 _NATIVE_GPU = re.compile(r"\b(?:cuda|cu|hip)(?:Stream|Device|Event|Ctx)Synchronize|\b(?:cuda|hip)Memcpy")
@@ -59,6 +60,8 @@ BACKWARD = "the backward pass"
 STORE_WAIT = "a store call (get or wait)"
 # Without the name of the call: a collective of a library, or the wait for a send that was begun before.
 SOME_WAIT = "a collective, send or receive"
+# The same, or the half of a pair that waits for its request.
+SOME_WAITS = (SOME_WAIT, "send", "recv")
 
 
 class Doing(enum.Enum):
@@ -111,6 +114,7 @@ def location(stack: tuple[str, ...], native: tuple[str, ...] = ()) -> StackLocat
         return place
     if any(_NATIVE_WAITS.search(function) for function in native):
         operation = next((match[1] for match in map(_MPI.search, native) if match), SOME_WAIT)
+        operation = next((match[1].lower() for match in map(_NATIVE_HALF.search, native) if match), operation)
         if any(_NATIVE_REDUCER in function for function in native):
             operation = BACKWARD
         elif any(_NATIVE_STORE.search(function) for function in native):

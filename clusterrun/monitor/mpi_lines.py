@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from clusterrun.diagnosis.evidence import MainCall, PostedOp
-from clusterrun.monitor.script_lines import calls_in_line
+from clusterrun.monitor.script_lines import assignments, calls_in_line
 from clusterrun.rank_hooks.clusterrun_script_source import evaluate
 
 # The methods of mpi4py that wait for other ranks. Methods for objects and for buffers differ in case.
@@ -53,7 +53,7 @@ def mpi_call(
         function = f"MPI_Comm_{name.lower()}"
     if name.lower() == "wait":
         # The wait for the request of one send or receive is that call.
-        requests = _assignments(trees[0]).get(_owner(call), [])
+        requests = assignments(trees[0]).get(_owner(call), [])
         call = requests[0] if len(requests) == 1 and isinstance(requests[0], ast.Call) else call
     half = _HALF.fullmatch(ast.unparse(call.func).rpartition(".")[2])
     if name.lower().startswith("wait") and not half:
@@ -103,7 +103,7 @@ def _owner(call: ast.Call) -> str:
 
 def _is_of_all(trees: Sequence[ast.Module], owner: str) -> bool:
     """Return whether ``owner`` is the communicator of all ranks: the files name it so, or make no other."""
-    values = _assignments(trees[0]).get(owner, [])
+    values = assignments(trees[0]).get(owner, [])
     if owner.endswith("COMM_WORLD") or (
         values and all(value and ast.unparse(value).endswith("COMM_WORLD") for value in values)
     ):
@@ -115,7 +115,7 @@ def _is_of_all(trees: Sequence[ast.Module], owner: str) -> bool:
 def _numbers(trees: Sequence[ast.Module], own_numbers: Mapping[str, int]) -> dict[str, object]:
     """Return the variables of a file that have the same number wherever they are read."""
     numbers: dict[str, object] = {}
-    for name, values in _assignments(trees[0]).items():
+    for name, values in assignments(trees[0]).items():
         if len(values) == 1 and values[0]:
             numbers[name] = _number(values[0], trees, numbers, own_numbers)
     return numbers
@@ -141,24 +141,3 @@ def _names(tree: ast.Module) -> frozenset[str]:
         for name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""))
         if isinstance(name, str)
     )
-
-
-@lru_cache(maxsize=16)
-def _assignments(tree: ast.Module) -> dict[str, list[ast.expr | None]]:
-    """Return the values that a file gives to each variable and attribute; None for one that it passes."""
-    values: dict[str, list[ast.expr | None]] = {}
-    targets: set[ast.AST] = set()
-    for node in ast.walk(tree):  # an assignment comes before its targets
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                pairs = [(target, node.value)]
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    pairs = list(zip(target.elts, node.value.elts))
-                for part, value in pairs:
-                    values.setdefault(ast.unparse(part), []).append(value)
-                    targets.add(part)
-        elif isinstance(node, ast.arg):
-            values.setdefault(node.arg, []).append(None)
-        elif isinstance(getattr(node, "ctx", None), ast.Store) and node not in targets:
-            values.setdefault(ast.unparse(node), []).append(None)
-    return values

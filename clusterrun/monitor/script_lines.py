@@ -52,7 +52,7 @@ def _tree(source: bytes) -> ast.Module:
     return ast.parse(source)
 
 
-def _scope(tree: ast.Module, number: int) -> ast.AST:
+def scope_around(tree: ast.Module, number: int) -> ast.AST:
     """Return the innermost function around a line; the module if there is none."""
     scope: ast.AST = tree
     for node in ast.walk(tree):  # outer functions come first
@@ -67,7 +67,7 @@ def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> s
     It is '' if the innermost loop has none. ``values`` are the frame's variables.
     """
     number = int(line_of(frame).rpartition(":")[2])
-    nodes = [node for node, _ in own_nodes(_scope(tree, number)) if isinstance(node, LOOPS)]
+    nodes = [node for node, _ in own_nodes(scope_around(tree, number)) if isinstance(node, LOOPS)]
     loops = [node for node in nodes if node.lineno <= number <= (node.end_lineno or 0)]
     innermost = max(loops, key=lambda loop: loop.lineno, default=None)
     condition = stays_while(innermost)
@@ -164,7 +164,7 @@ def block_around(tree: ast.Module, number: int, with_conditions: bool = True) ->
     It is '' if there is none.
     """
     blocks = []
-    for node, _ in own_nodes(_scope(tree, number)):
+    for node, _ in own_nodes(scope_around(tree, number)):
         if isinstance(node, ast.Try) and node.finalbody:
             blocks.append((node.finalbody, "finally"))
         elif isinstance(node, ast.ExceptHandler):
@@ -184,3 +184,24 @@ def block_around(tree: ast.Module, number: int, with_conditions: bool = True) ->
         if body[0].lineno <= number <= (body[-1].end_lineno or 0)
     ]
     return max(around, default=(0, ""))[1]
+
+
+@lru_cache(maxsize=16)
+def assignments(tree: ast.Module) -> dict[str, list[ast.expr | None]]:
+    """Return the values that a file gives to each variable and attribute; None for one that it passes."""
+    values: dict[str, list[ast.expr | None]] = {}
+    targets: set[ast.AST] = set()
+    for node in ast.walk(tree):  # an assignment comes before its targets
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts))
+                for part, value in pairs:
+                    values.setdefault(ast.unparse(part), []).append(value)
+                    targets.add(part)
+        elif isinstance(node, ast.arg):
+            values.setdefault(node.arg, []).append(None)
+        elif isinstance(getattr(node, "ctx", None), ast.Store) and node not in targets:
+            values.setdefault(ast.unparse(node), []).append(None)
+    return values

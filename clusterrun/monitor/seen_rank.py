@@ -14,6 +14,8 @@ from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnaps
 from clusterrun.diagnosis.job_looks import SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.diagnosis.stacks import (
+    SOME_WAIT,
+    SOME_WAITS,
     STORE_WAIT,
     TOGETHER,
     Doing,
@@ -32,6 +34,7 @@ from clusterrun.monitor.job_processes import within_limit
 from clusterrun.monitor.mpi_lines import mpi_call
 from clusterrun.monitor.process_sample import awaited_peer, read_sample, reads_input
 from clusterrun.monitor.rank_look import RankLook, kernel_time
+from clusterrun.monitor.request_lines import awaited_request
 from clusterrun.monitor.script_lines import (
     group_argument,
     loop_around,
@@ -63,13 +66,21 @@ def seen_rank(
     if may_be_in_mpi and place.frame == stacks.main[0] and loads(pid, b"/mpi4py/"):
         scripts = {frame.partition(":")[0]: frame for frame in stacks.main if not is_library(frame)}
         trees = within_limit(lambda: [parsed(pid, frame) for frame in scripts.values()], [tree])
-        native, call = mpi_call(trees, place.frame, dict(stacks.values), name.rank, name.size)
+        native, call = mpi_call(trees, place.frame, stacks.values, name.rank, name.size)
         stacks = replace(stacks, native=stacks.native or native)
         place = location(stacks.main, stacks.native)
+    elif place.frame in stacks.main[:1] and (place.doing is Doing.USER or place.operation in SOME_WAITS):
+        half = place.operation if place.operation != SOME_WAIT else ""
+        awaited = within_limit(lambda: awaited_request(pid, stacks, name.rank, name.size, half), call)
+        if awaited.name:
+            stacks = replace(
+                stacks, native=(f"c10d::Work::wait{awaited.function.capitalize()}", *stacks.native)
+            )
+            place, call = location(stacks.main, stacks.native), awaited
     if place.frame and place.doing is Doing.USER:
-        loop = loop_around(tree, place.frame, dict(stacks.values))
+        loop = loop_around(tree, place.frame, stacks.values)
     elif place.frame and place.operation == STORE_WAIT:
-        call = store_call(tree, place.frame, dict(stacks.values))
+        call = store_call(tree, place.frame, stacks.values)
     elif stacks.takes_group[0]:
         group = group_argument(tree, place.frame, *stacks.takes_group)
         call = replace(call, group=group or "", is_of_all=call.is_of_all or group == "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -893,6 +894,22 @@ def test_the_rank_whose_sendrecv_does_not_fit_those_of_the_others_is_named(
     diagnosis = verdict(*ranks)
     assert [culprit.rank for culprit in diagnosis.culprits] == culprits
     assert "no rank is left" not in diagnosis.message
+
+
+def test_a_rank_that_waits_for_one_of_several_requests_may_serve_its_peer() -> None:
+    def receives(rank: int, name: str = "wait") -> SeenRank:
+        call = MainCall(name, "recv", peer=(rank - 1) % 4)
+        return sampled(rank, stack=LINE, native=("c10d::Work::waitRecv",), call=call)
+
+    ring = verdict(*map(receives, range(4)))
+    assert ring.culprits == ()
+    assert not re.search("no rank is left|before it|different calls", ring.message)
+    assert "wait for each other" in verdict(*(receives(rank, "recv") for rank in range(4))).message
+    gone_on = verdict(receives(0), receives(1), receives(2), sampled(3, stack=BARRIER))
+    assert (gone_on.verdict, "rank 0 waits in recv from rank 3" in gone_on.message) == (
+        Verdict.MISMATCH,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("tag", "culprits"), [(6, [0, 1]), (-1, [])])

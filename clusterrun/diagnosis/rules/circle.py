@@ -21,7 +21,11 @@ CERTAINTY = 44
 def rule(table: CallTable) -> list[Hypothesis]:
     if table.end or not table.is_long_still:
         return []
-    peers = {wait.rank: wait.peer for wait in table.waits if wait.missing and wait.peer >= 0}
+    peers = {
+        wait.rank: wait.peer
+        for wait in table.waits
+        if wait.missing and wait.peer >= 0 and table.of(wait.rank).call.name != "wait"
+    }
     calls = {rank: (table.of(rank).call.name, table.location(rank).line) for rank in peers}
     circles = [circle for rank in sorted(peers) if (circle := _circle(peers, rank))]
     if not circles:

@@ -37,7 +37,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []  # ranks of nodes that did not answer
     places = {rank: f"{waits[rank].operation} at {waits[rank].line}" for rank in living}
     vote = RankVote(places)
-    if vote.is_unanimous or any(waits[rank].operation in (GPU_WAIT, LOCK) for rank in living):
+    # Sends in one line differ in their peers only, and so do receives.
+    is_half = all(waits[rank].peer >= 0 for rank in living)
+    is_alike = is_half and len({table.location(rank) for rank in living}) == 1
+    if vote.is_unanimous or is_alike or any(waits[rank].operation in (GPU_WAIT, LOCK) for rank in living):
         return []
     # In the loop of a library all ranks are in one line of the script. The library's frames tell them apart.
     is_parted = len({waits[rank].line for rank in living}) == 1

@@ -60,6 +60,8 @@ def _unmatched(rank: RankSnapshot, posting: dict[int, RankSnapshot]) -> list[tup
         peer = posting.get(post.peer)
         if not peer or sends(rank) - len(rank.call.posts) != sends(peer) - len(peer.call.posts):
             continue
+        if rank.location.line != peer.location.line and not rank.answered:
+            continue
         other_half = PostedOp(OTHER_HALF[post.call], rank.rank, post.tag)
         if peer.call.posts.count(other_half) < rank.call.posts.count(post):
             unmatched.append((rank.rank, peer.rank, post))

@@ -74,7 +74,9 @@ def _one_sided(table: CallTable) -> str:
     for wait in table.waits:
         operation, call = table.location(wait.rank).operation, table.of(wait.rank).call
         is_store = operation == STORE_WAIT
-        names.add(operation if is_store else call.name or operation.replace("MPI_", "").lower())
+        # A rank that waits for one of several requests may have begun the other half as well.
+        function = operation.replace("MPI_", "").lower() if operation.startswith("MPI_") else ""
+        names.add(operation if is_store else call.name or function)
     name = names.pop() if len(names) == 1 else ""
     # A rank whose call is unknown is in the same one if it is in the same line. Ranks that wait for keys in
     # several lines may wait for each other, which ``different_places.py`` shows.
