@@ -18,15 +18,13 @@ from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine, OwnLines
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess, is_final
 from clusterrun.diagnosis.log_runs import EndSign, RunDetector
-from clusterrun.diagnosis.printed_errors import is_report, is_timer, last_complaint, rank_in
+from clusterrun.diagnosis.printed_errors import is_report, is_timer, rank_in
 from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.model.frozen import replace
 
 # Other lines after an error that probably did not end its process.
 OUTPUT_AFTER_SURVIVED = 30
-# Lines before the end of a rank in which it may say why.
-LINES_BEFORE_END = 20
 MOST_LAST_LINES = 5
 # Lines at the end of a log that are searched for what looks like an error, and the most that are shown.
 LINES_OF_TAIL = 300
@@ -108,13 +106,8 @@ class JobLog:
         self.last_lines: list[str] = []
         # Modules that the script could not load before its ranks began.
         self.not_loaded: list[str] = []
-        # The last lines before the newest one about an end.
-        self._recent: deque[str] = deque(maxlen=LINES_BEFORE_END)
         # The last lines, with their order and rank.
         self.tail: deque[tuple[int, int, str]] = deque(maxlen=LINES_OF_TAIL)
-        # The complaint in one of these lines, at the first end of a rank, and its order.
-        self.complaint = ""
-        self.complaint_order = 0
 
     def begin_file(self, rank: int = -1, name: str = "") -> None:
         """Begin another file; ``rank`` if its name holds one."""
@@ -142,11 +135,6 @@ class JobLog:
         if (last_of_run := self._run_detector.hear_end(self.order, text)) >= 0:
             self._begin_run(last_of_run)
         if self.end_lines.hear(self.order, text):
-            if not self.complaint:
-                own = [line for line in self._recent if not ((row := meaning(line)) and row.consequence)]
-                self.complaint = last_complaint(own)
-                orders = [order for order, _, heard in self.tail if self.complaint in heard]
-                self.complaint_order = orders[-1] if orders else 0
             end = self.end_lines.ends[-1]
             if end.kind in NOT_STARTED and line.rank >= 0 and not end.ranks:
                 self.end_lines.ends[-1] = replace(end, ranks=(line.rank,))
@@ -157,10 +145,9 @@ class JobLog:
             return
         if (last_of_run := self._run_detector.hear(self.order, text, line.time)) >= 0:
             self._begin_run(last_of_run)
-        if not self.end_lines.is_in_message:
-            self._recent.append(text)
         rank = line.rank if line.rank >= 0 else self._file_rank
-        self.tail.append((self.order, rank, text))
+        if not self.end_lines.is_in_message:
+            self.tail.append((self.order, rank, text))
         if not self.nccl_failed and "Some NCCL operations have failed" in text:
             self.nccl_failed = self.order
         if "join" in text and (desync := _DESYNC.search(text)):

@@ -8,7 +8,7 @@ import sys
 from clusterrun.diagnosis.job_log import HARMLESS, MOST_EXCEPTION, MOST_SUSPECTS, JobLog
 from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.diagnosis.log_process import EXCEPTION_LINE, LogError
-from clusterrun.diagnosis.printed_errors import RANK_MARK, Error, rank_in
+from clusterrun.diagnosis.printed_errors import RANK_MARK, Error, last_complaint, rank_in
 from clusterrun.model.frozen import replace
 
 # Lines before and behind an error that are searched for what belongs to it.
@@ -37,6 +37,13 @@ def native_frame(log: JobLog, before: int) -> str:
     """Return where native code crashed, by the innermost named frame that Open MPI shows; '' without."""
     frames = (_NATIVE_FRAME.match(text) for order, _, text in log.tail if order < before)
     return next((f"it was in {frame[2]} of {frame[1]}" for frame in frames if frame), "")
+
+
+def complaint_before(log: JobLog, end: int) -> str:
+    """Return the last line of those before an end that mentions something that went wrong; '' without."""
+    lines = [text for order, _, text in log.tail if order < end]
+    own = [line for line in lines[-LINES_BEFORE:] if not ((row := meaning(line)) and row.consequence)]
+    return last_complaint(own)
 
 
 def suspect_errors(log: JobLog, before: int = sys.maxsize) -> list[LogError]:

@@ -58,6 +58,7 @@ from clusterrun.diagnosis.log_suspects import (
     LINES_BEFORE,
     LINES_BEHIND,
     LOOKS_FATAL,
+    complaint_before,
     lines_near,
     native_frame,
     suspect_errors,
@@ -715,9 +716,8 @@ class _LogVerdict:
         row = row or next((entry.error.row for entry in self._errors if is_of_hardware(entry.error)), None)
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [other.line for other in ends[:4]]
-        complaint = self._log.complaint if self._log.complaint_order <= end.order else ""
         crashed_in = native_frame(self._log, end.order) if end.kind is EndKind.SIGNAL else ""
-        complaint = crashed_in or complaint
+        complaint = crashed_in or complaint_before(self._log, end.order)
         if end.kind is EndKind.EXIT and not (complaint or self._errors):
             complaint = next(
                 (line for line in suspect_lines(self._log, end.order) if line not in end.line), ""

@@ -38,9 +38,7 @@ BEFORE, AFTER = 4096, 12288
 SMALL = 1 << 20
 # The last bytes are read in any case.
 LAST = 8192
-# Places in one chunk of the middle that are read.
-MOST_PLACES = 256
-# Places that lines of a file may be which differ only in numbers and words with digits.
+# Lines of a file that differ only in numbers and words with digits, and around which it is read.
 MOST_ALIKE = 128
 # Seconds for the middle of all files. Then the rest of the middle is skipped.
 SCAN_SECONDS = 60.0
@@ -51,11 +49,10 @@ CLOCK_SECONDS = 60.0
 MOST_FILES = 4096
 MOST_ERRORS = 64
 # In the middle of a long file only lines with one of these are read, and the lines around them.
-# Each needle costs one pass over the file. ``: error: `` is in all errors of srun and slurmstepd.
-_NEEDLES = (
-    *(b"Traceback (most recent call", b"Error: ", b": error: ", b"Watchdog caught", b"Root Cause (first"),
-    *(b"ut of memory", b"exited on signal", b"return code = ", b"terminate called after"),
-    b"Fatal Python error",
+# ``: error: `` is in all errors of srun and slurmstepd.
+_CERTAIN = re.compile(
+    rb"Traceback \(most recent call|Error: |: error: |Watchdog caught|Root Cause \(first|ut of memory"
+    rb"|exited on signal|return code = |terminate called after|Fatal Python error"
 )
 # Elsewhere any line that may belong to an error is read, and the lines around it.
 _MAYBE = re.compile(
@@ -319,7 +316,8 @@ class _BoundedReader:
                     self._tell_at = now + TELL_SECONDS
                     of_all = f" of {sized(size)}" if is_seekable else ""
                     self._tell(f"searching {path}: {sized(total)}{of_all}")
-                self._search(lines, oldest)
+                lines.at = 0
+                self._read_around(lines, oldest, _CERTAIN, places)
                 scanned += len(oldest)
             elif is_seekable and size - total > WHOLE_CHUNKS * CHUNK:
                 file.seek(size - WHOLE_CHUNKS * CHUNK)
@@ -337,37 +335,38 @@ class _BoundedReader:
     def _read_closely(self, lines: _LineFeeder, chunk: bytes, places: Counter[bytes]) -> None:
         """Read the lines of a chunk that may belong to an error, and the lines around them.
 
-        ``places`` counts the lines that were such places, without words that hold digits. A line that a
-        program prints for ever is soon no longer one.
+        ``places`` is that of ``_read_around``.
         """
         if len(chunk) <= SMALL:
             lines.feed(chunk)
             lines.at = len(chunk)
             return
+        lines.at = 0
         # Another run begins as the file does.
-        lines.at = at = 0
         if not places:
             lines.feed_around(chunk, 0)
-        while match := _MAYBE.search(chunk, at):
+        self._read_around(lines, chunk, _MAYBE, places)
+
+    def _read_around(
+        self, lines: _LineFeeder, chunk: bytes, pattern: re.Pattern[bytes], places: Counter[bytes]
+    ) -> None:
+        """Read the lines around each match of ``pattern``; in the middle of a file while there is room.
+
+        ``places`` counts the lines that matched, without words that hold digits. A line that a program
+        prints for ever is soon left out.
+        """
+        at, is_middle = 0, pattern is _CERTAIN
+        while match := pattern.search(chunk, at):
             at = chunk.find(b"\n", match.start()) + 1 or len(chunk)
+            if is_middle and self._around <= 0:
+                self._unread_places += 1
+                at = match.start() + AFTER
+                continue
             line = _NUMBERED.sub(b"", chunk[chunk.rfind(b"\n", 0, match.start()) + 1 : at])
             places[line] += 1
             if places[line] <= MOST_ALIKE:
-                lines.feed_around(chunk, match.start())
+                self._around -= lines.feed_around(chunk, match.start()) * is_middle
                 at = max(at, lines.at)
-
-    def _search(self, lines: _LineFeeder, chunk: bytes) -> None:
-        """Read the lines of a chunk around its needles, while there is room for them."""
-        places = sorted(place for needle in _NEEDLES for place in _places(chunk, needle))
-        lines.at = 0
-        for place in places:
-            if place < lines.at:
-                continue
-            if self._around <= 0:
-                self._unread_places += 1
-                lines.at = place + AFTER
-            else:
-                self._around -= lines.feed_around(chunk, place)
 
 
 class _LineFeeder:
@@ -398,16 +397,6 @@ class _LineFeeder:
         if self._rest:
             self._log.hear(self._rest.decode("utf-8", "replace"))
         self._rest = b""
-
-
-def _places(chunk: bytes, needle: bytes) -> Iterator[int]:
-    """Yield the places of ``needle``, at most one in ``AFTER`` bytes."""
-    place = chunk.find(needle)
-    for _ in range(MOST_PLACES):
-        if place < 0:
-            return
-        yield place
-        place = chunk.find(needle, place + AFTER)
 
 
 def _chunk(file: BinaryIO) -> bytes:
