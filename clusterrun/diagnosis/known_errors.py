@@ -98,7 +98,7 @@ PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 GPU_MEMORY = KnownError(
     r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) [Ee]rror: out of memory"
     r"|(?:Cuda|HIP) failure:? (?:2 )?'out of memory'|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-    r"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|allocat)",
+    r"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|allocat|reserve)",
     "a GPU ran out of memory",
     "a smaller batch or activation checkpointing; nvidia-smi shows what else holds memory there",
     Verdict.OUT_OF_MEMORY,
@@ -545,9 +545,11 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"failed finding central directory|PytorchStreamReader failed|SafetensorError"
-        r"|UnpicklingError: (?:invalid load key|pickle data was truncated)|model_proto->ParseFromArray",
-        "a file of weights or of a tokenizer is cut or damaged, or is a pointer of Git LFS",
-        "compare its size with that of its source; load an older checkpoint, or download it again",
+        r"|UnpicklingError: (?:invalid load key|pickle data was truncated)|model_proto->ParseFromArray"
+        r"|cannot identify image file|[Ii]mage file is truncated|\bBadZipFile\b|^zlib\.error: ",
+        "a file is cut or damaged, or is a pointer of Git LFS",
+        "compare its size with that of its source; load an older checkpoint, download it again, or leave a "
+        "damaged sample out",
     ),
     KnownError(
         r"Weights only load failed|WeightsUnpickler error",

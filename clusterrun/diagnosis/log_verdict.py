@@ -70,6 +70,7 @@ from clusterrun.diagnosis.printed_errors import (
     is_plain_output,
     is_report,
     lacks_inner,
+    placed,
     rank_in,
 )
 from clusterrun.diagnosis.remains import Remains
@@ -131,6 +132,8 @@ _DONE = re.compile(r"(?i)(?:all )?done\b(?! \w+ing\b)")
 _BETWEEN = re.compile(r"mismatch between collectives")
 # The ranks that such a message, or one about a shared GPU, names.
 _MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running)")
+# The address of the other end of an RDMA connection that failed.
+_PEER = re.compile(r"completion from peer ([\w.]+)<")
 # A program lacks what an environment brings.
 _LACKS = re.compile(r"ModuleNotFoundError|ImportError|shared object|not found|No such file")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
@@ -470,7 +473,7 @@ class _LogVerdict:
             ),
         )
         first, hint = _exception_after(first, own)
-        hint = hint or _explanation(first, errors)
+        hint = _explanation(first, errors) or hint
         error = first.error
         same = [
             log_error
@@ -482,7 +485,7 @@ class _LogVerdict:
         if len(meant := _MEANT.findall(hint.error.text if hint else error.text)) > 1:
             ranks, node = tuple(sorted({int(rank) for rank in meant})), ""
         nodes = sorted({entry.node for entry in same if entry.node}) if not ranks else []
-        culprits = self._culprits_of(ranks, nodes or [node], error.message)
+        culprits = self._culprits_of(ranks, nodes or [node], error.headline)
         files = list(dict.fromkeys(filter(None, map(self._file_of, same))))
         evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
         who = f"a process of {files[0]}" if files and not node else "a process"
@@ -493,6 +496,10 @@ class _LogVerdict:
         is_between = SIZES.search(error.text) or _BETWEEN.search(error.text)
         if is_between:
             culprits = ()  # the other rank may be wrong
+        peers = {peer for log_error in same for peer in _PEER.findall(log_error.error.text)}
+        peer = peers.pop() if len(peers) == 1 and len(ranks) > 1 else ""
+        if peer:  # it is what the connections that failed have in common
+            on, culprits = "", (Culprit(-1, peer, error.headline),)
         lines_after_nccl = first.order - self._log.nccl_failed if self._log.nccl_failed else 0
         # What an operation that failed should have received may be garbage.
         follows_nccl = 0 < lines_after_nccl < LINES_TO_EXCEPTION and not root
@@ -509,9 +516,13 @@ class _LogVerdict:
         were = "was" if is_alone else "were"
         did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
         did = "reported" if is_between else did
-        sentence = f"{who}{on} {did}: {error.message}"
+        did = f"lost their connections to {peer}" if peer else did
+        message = error.message if is_between else error.headline
+        if message != error.message:
+            evidence.append(error.text)
+        sentence = f"{who}{on} {did}: {message}"
         if follows_nccl:
-            sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {error.message}"
+            sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {message}"
         if is_only_rank:
             sentence += "; the log shows no other rank, which may have failed before"
         if is_first_unmarked:
@@ -538,7 +549,7 @@ class _LogVerdict:
         where = error.frame
         if not where and (caller := _caller(first, [*errors, *self._unended])):
             where = caller.frame
-            sentence += f"; then: {caller.message}"
+            sentence += placed(where) if caller.text == error.text else f"; then: {caller.message}"
         if lacks_inner(error):
             sentence += "; the log lacks the exception that it wraps"
             where = ""
@@ -601,6 +612,11 @@ class _LogVerdict:
                 later = (entry.order for entry in errors if entry.order > ended.order and entry not in same)
                 until = min(later, default=self._log.order + 1)
                 ranks, node = _ended_alike(ended, [end for end in self._ends if end.order < until])
+        # torchrun names one rank of several that failed alike, and lists the others.
+        others = {entry.rank for entry in errors if entry not in same}
+        alike = {*ranks, *self._log.report.failed} - others
+        if len(ranks) < len(alike) <= len(same):
+            ranks = tuple(sorted(alike))
         return ranks or _watched(first.error, errors), node
 
     def _culprits_of(self, ranks: Sequence[int], nodes: Sequence[str], why: str) -> tuple[Culprit, ...]:
@@ -842,8 +858,10 @@ def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None
     is_of_gpu = _UNEXPLAINED.search(first.error.text)
     is_abort = first.error.text.startswith("Fatal Python error: Aborted")
     for log_error in errors:
-        row, is_marked = log_error.error.row, log_error.rank >= 0
-        if row is None or log_error.error.frame or (is_marked and first.rank not in (-1, log_error.rank)):
+        row = log_error.error.row
+        is_of_other_rank = log_error.rank >= 0 and first.rank not in (-1, log_error.rank)
+        is_of_other_node = first.node != "" and log_error.node not in ("", first.node)
+        if row is None or log_error.error.frame or is_of_other_rank or is_of_other_node:
             continue
         is_report = " Assertion `" in log_error.error.text or (row.hardware and "Xid" in log_error.error.text)
         if (is_of_gpu and is_report) or (is_abort and is_timeout(log_error.error)):

@@ -10,6 +10,7 @@ from clusterrun.diagnosis.known_errors import (
     LAUNCHER_FAILED,
     PART_ENDED,
     RENDEZVOUS_LOST,
+    VAGUE,
     KnownError,
     meaning,
 )
@@ -19,6 +20,7 @@ from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import frozen, replace
 
 MOST = 400
+MOST_HEADLINE = 240
 # Lines that are added to the first one of a message.
 MOST_CONTINUED = 3
 # Errors of a stream up to which equal lines count as several.
@@ -105,6 +107,7 @@ _OF_MESSAGE = re.compile(r"nccl|Last error:|\[ERROR\] |E[A-Z]\d{4}: |Memory on t
 # Numbers of Ray, which stand before the process and the reason of its end.
 _RAY_IDS = re.compile(r"\b(?:RayTask|Worker|Node|Job|Actor) ID: [0-9a-f]{8,} ?")
 _SPACES = re.compile(r"\s{3,}")
+_NCCLS_REASON = "Last error: "
 _PROGRESS_BAR = re.compile(r"^.*%\|[^|]*\|[^\]]*\]")
 _OF_TORCHRUN = "ChildFailedError"
 # Lines below the message that an actor of Ray died, and how a traceback of Ray names the error of a task.
@@ -176,6 +179,13 @@ class Error:
     def message(self) -> str:
         """Return the message, where it came from and what belongs to it."""
         return self.placed + self.more
+
+    @property
+    def headline(self) -> str:
+        """Return the message with what counts in a long text."""
+        pattern = self.row.pattern if self.row else ""
+        pattern = _NCCLS_REASON if _NCCLS_REASON in self.text else pattern
+        return replace(self, text=shortened(self.text, MOST_HEADLINE, pattern)).message
 
     def of_rank(self, rank: int) -> Error:
         return replace(self, rank=rank)
@@ -556,7 +566,7 @@ class _Reader:
             if last and _mark_in(last.text) == _mark_in(text):
                 is_of_other = is_of_other and last.text == text.strip()
             if not goes_on or is_of_other:
-                text = _around(row.pattern, _RAY_IDS.sub("", text.strip()))
+                text = shortened(_RAY_IDS.sub("", text.strip()), pattern=row.pattern)
                 self._append(replace(self._error(at, text), row=row, ends=bool(what and self._thrown)))
                 self._continued = MOST_CONTINUED if _HAS_MORE.search(text) else 0
 
@@ -718,20 +728,17 @@ def rank_in(text: str) -> int:
     return int(next(filter(None, match.groups()))) if match else -1
 
 
-def _around(pattern: str, text: str) -> str:
-    """Return what ``pattern`` matches in a long text, and its beginning: lines may have lost their ends."""
-    if len(text) <= MOST:
+def shortened(text: str, most: int = MOST, pattern: str = "") -> str:
+    """Return the beginning of a long message, and what ``pattern`` matches in it or else its end."""
+    if len(text) <= most:
         return text
     text = _SPACES.sub("  ", text)
-    match = re.search(pattern, text)
-    if match and match.end() > MOST:
-        text = f"{text[: MOST // 4]} … {text[max(MOST // 4, match.start() - MOST // 8) :]}"
-    return text[:MOST]
-
-
-def shortened(text: str) -> str:
-    """Return a message with its beginning and its end: a command in it may be long."""
-    return text if len(text) <= MOST else f"{text[: MOST * 3 // 4]} … {text[-MOST // 4 :]}"
+    match = re.search(pattern, text) if pattern else None
+    if match and match.end() <= most:
+        return f"{text[:most].rpartition(' ')[0]} …"
+    head = text[: most // 4 if match else most * 3 // 4].rpartition(" ")[0]
+    tail = text[match.start() :] if match else text[-most // 4 :].partition(" ")[2]
+    return f"{head} … {tail[: most - len(head)]}"
 
 
 def _scope(frame: str) -> tuple[str, str]:
@@ -740,7 +747,7 @@ def _scope(frame: str) -> tuple[str, str]:
 
 
 def _of_chain(before: KnownError | None, error: KnownError | None) -> KnownError | None:
-    is_of_disk = before is not None and before.shared and not (error and error.shared)
+    is_of_disk = before is not None and before.shared and not (error and error.shared and error not in VAGUE)
     # Ranks that do not meet say less than why.
     is_met = error is not None and error.verdict is Verdict.NEVER_ARRIVED
     if before is not None and (before.consequence or is_of_disk or is_met):

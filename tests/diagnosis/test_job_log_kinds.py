@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -1762,3 +1763,71 @@ def test_an_option_that_argparse_refused_is_that_of_the_rank_with_its_number() -
     ]
     diagnosis = diagnosed(*(line for error in errors for line in ("usage: fit.py [-h]", error)), *report)
     assert ranks(diagnosis) == [8] and "--local-rank=0" in diagnosis.message
+
+
+def lost_connection(rank: int, peer: str) -> list[str]:
+    reason = f"Last error: NET/IB: Got completion from peer {peer}<40121> with status=12 vendor err 129"
+    return raised(
+        f"torch.distributed.DistBackendError: NCCL error, ncclRemoteError. {reason}", f"[rank{rank}]: "
+    )
+
+
+def test_the_peer_that_the_failed_connections_of_several_ranks_share_is_the_suspect() -> None:
+    shared = diagnosed(*lost_connection(2, "10.1.4.17"), *lost_connection(9, "10.1.4.17"))
+    assert [(culprit.rank, culprit.node) for culprit in shared.culprits] == [(-1, "10.1.4.17")]
+    assert "ranks 2 and 9" in shared.message and shared.verdict is Verdict.LINK
+    assert ranks(diagnosed(*lost_connection(2, "10.1.4.17"), *lost_connection(9, "10.1.4.18"))) == [2, 9]
+
+
+@pytest.mark.parametrize(("node", "is_cause"), [("w3", True), ("w4", False)])
+def test_a_report_of_the_driver_explains_an_error_of_its_node(node: str, is_cause: bool) -> None:
+    xid = "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus."
+    watchdog = (
+        "[E408 ProcessGroupNCCL.cpp:1895] [PG ID 0 Rank 27] Process group watchdog thread terminated with "
+    )
+    lines = [
+        f"w3: {line}"
+        for line in (EXCEPTION[0], f"{watchdog}exception: CUDA error: unspecified launch failure")
+    ]
+    error = [f"w3: {line}" for line in raised("RuntimeError: CUDA error: unspecified launch failure")]
+    diagnosis = diagnosed(*lines, *error, f"{node}: [W408 socket.cpp:9] note", f"{node}: {xid}")
+    assert (xid in diagnosis.message, "rebooted" in diagnosis.remedy) == (is_cause, is_cause)
+
+
+def test_a_long_message_is_cut_at_a_word_and_shown_whole_once() -> None:
+    message = "ValueError: " + "wrong shape of the tensor " * 12
+    diagnosis = diagnosed(*EXCEPTION[:-1], message.strip())
+    assert len(diagnosis.message) < len(message) and "fit.py:31" in diagnosis.message
+    assert diagnosis.evidence[0] == message.strip()
+    words = set(
+        re.sub(r"[^\w ]", "", diagnosis.message.partition("ValueError")[2].partition(", at")[0]).split()
+    )
+    assert words <= set(message.split())
+
+
+def test_the_reason_at_the_end_of_a_long_message_of_nccl_is_in_the_headline() -> None:
+    text = f"torch.distributed.DistBackendError: NCCL error in: {'a/' * 90}x.cpp:31, unhandled system error "
+    reason = "Last error: Call to ibv_create_cq failed"
+    assert reason in diagnosed(*EXCEPTION[:-1], text + reason).message
+
+
+def test_the_reason_of_a_failed_write_is_the_cause_of_the_error_that_says_less() -> None:
+    handled = "During handling of the above exception, another exception occurred:"
+    vague = "RuntimeError: [enforce fail at inline_container.cc:626] . unexpected pos 64 vs 0"
+    lines = [
+        *EXCEPTION[:-1],
+        "OSError: [Errno 122] Disk quota exceeded",
+        "",
+        handled,
+        "",
+        *EXCEPTION[:-1],
+        vague,
+    ]
+    assert "remove files" in diagnosed(*lines).remedy
+
+
+def test_an_error_that_a_caller_raises_again_is_named_once() -> None:
+    text = "ValueError: No room for the cache, try increasing `gpu_memory_utilization`"
+    frame = '  File "/env/lib/python3.11/site-packages/vllm/kv.py", line 8, in check'
+    message = diagnosed(EXCEPTION[0], frame, text, *EXCEPTION[:-1], text).message
+    assert message.count("No room") == 1 and "kv.py:8" in message and "fit.py:31" in message

@@ -45,6 +45,12 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             Verdict.CRASHED,
             "IMEX, is not running",
         ),
+        (
+            "RuntimeError: RESOURCE_EXHAUSTED: Attempting to reserve 14.81G at the bottom of memory.",
+            Verdict.OUT_OF_MEMORY,
+            "a GPU ran out",
+        ),
+        ("PIL.UnidentifiedImageError: cannot identify image file 'a.jpg'", Verdict.CRASHED, "a file is cut"),
         ("init.cc:412 NCCL WARN Cuda failure 2 'out of memory'", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
         ("torch.OutOfMemoryError: HIP out of memory. Tried", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
         ("Failed to initialize NVML: Driver/library version mismatch", Verdict.CRASHED, "driver was updated"),
