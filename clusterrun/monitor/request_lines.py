@@ -89,7 +89,7 @@ class AwaitedRequests:
         may_be = {post for post in posts if half in ("", post.call)}
         post = next(iter(may_be)) if len(may_be) == 1 else PostedOp(half, -1)
         count = sum(
-            name_of(call) in _PLACES and self._has_run(call, depth) is not False
+            name_of(call) in _PLACES and not self._is_done(call, depth)
             for depth in {depth for _, depth in begun}
             for call in self._calls(depth)
         )
@@ -110,6 +110,15 @@ class AwaitedRequests:
     def _calls_in_line(self, depth: int) -> list[ast.Call]:
         number = self._frames[depth].number
         return [call for call in self._calls(depth) if number <= (call.end_lineno or 0)]
+
+    def _is_done(self, call: ast.Call, depth: int) -> bool:
+        """Return whether the request of a call was awaited before, or was not begun."""
+        waits = ("wait", getattr(self._functions[depth - 1], "name", "") if depth else "")
+        done = (
+            isinstance(node, ast.Call) and name_of(node) in waits and _end(node) < self._frames[depth].number
+            for node in self._around[depth][call]
+        )
+        return any(done) or self._has_run(call, depth) is False
 
     def _begun(self, node: ast.AST, depth: int, before: int) -> Iterator[tuple[ast.Call, int]]:
         """Yield the calls that began the requests in an expression, with the numbers of their frames.

@@ -91,7 +91,8 @@ def seen_rank(
     if place.doing in TOGETHER:
         # A wait in the script's own line may be for a message of one other rank.
         may_meet_all = place.frame != stacks.main[0] or call.is_of_all
-        meets_all = may_meet_all and not _BETWEEN_TWO.search(place.operation)
+        is_half = place.operation != SOME_WAIT and _BETWEEN_TWO.search(place.operation)
+        meets_all = may_meet_all and not is_half
         block = within_limit(lambda: open_block(pid, stacks, meets_all), "")
     snapshot = RankSnapshot(
         rank=name.rank,

@@ -20,6 +20,8 @@ SPY_SECONDS = 8.0
 # All stacks of a node are read within this time.
 ALL_SPIES_SECONDS = 12.0
 MOST_SPIES = 16
+MOST_PIDS = 4
+_SPY = "py-spy: "
 _NONBLOCKING = ("--nonblocking", "--locals")
 _NATIVE = ("--native", "--locals")
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
@@ -51,8 +53,15 @@ class StackReader:
 
     @property
     def problems(self) -> list[str]:
-        """The different reasons, without the one for processes that are no Python."""
-        return [problem for problem in dict.fromkeys(self.problem_by_pid.values()) if problem != NO_PYTHON]
+        """Return the different reasons, and which processes py-spy could not read for another reason."""
+        pids: dict[str, list[str]] = {}
+        for pid, problem in self.problem_by_pid.items():
+            pids.setdefault(problem, []).append(str(pid))
+        pids.pop(NO_PYTHON, None)
+        return [
+            f"{problem}, for process {', '.join(pids[problem][:MOST_PIDS])}" if _SPY in problem else problem
+            for problem in pids
+        ]
 
     def read(self, pids: Sequence[int], native: bool = False) -> dict[int, SpiedProcess]:
         """Return the stacks of each process; an empty value if they could not be read.
@@ -92,7 +101,7 @@ class StackReader:
             return SpiedProcess(main=(ENDED_PYTHON,))
         if not problem:
             self.problem_by_pid.pop(pid, None)
-        elif proc.find_alive(pid):
+        elif proc.find_alive(pid) and (not native or is_denied(problem, pid)):  # else it has a stack
             self.problem_by_pid[pid] = _reason(problem, pid)
         return read_spied(text, thread_numbers(pid)) if text else SpiedProcess()
 
@@ -101,7 +110,7 @@ def _reason(problem: str, pid: int) -> str:
     """Return why py-spy, which reported ``problem``, could not read a process."""
     if _NO_PYTHON in problem:
         return NO_PYTHON
-    return refusal(pid) if is_denied(problem, pid) else f"py-spy: {problem}"
+    return refusal(pid) if is_denied(problem, pid) else _SPY + problem.removeprefix("py-spy ")
 
 
 def loads(pid: int, part: bytes) -> bool:

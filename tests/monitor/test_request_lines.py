@@ -26,6 +26,8 @@ def helper(requests):
 
 def single(x, stage):
     def send():
+        helper([dist.irecv(x, stage)])
+        dist.irecv(x, stage).wait()
         helper(dist.batch_isend_irecv([dist.P2POp(dist.isend, x, stage + 1, tag=5)]))
     send()
 

@@ -51,6 +51,16 @@ def test_a_call_of_all_ranks_that_one_rank_makes_is_in_a_block(line: str, block:
     assert rank.stacks.block.rpartition(": ")[2] == block
 
 
+def test_a_library_s_wait_of_unknown_kind_in_a_block_of_one_rank_may_be_for_all(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("if rank == 0:\n    save(model.state_dict())\n")
+    look = RankLook(RankProcess(RankName("RANK", 0, 2), os.getpid(), {}))
+    inner = "/venv/lib/python3.11/site-packages/torch/_ops.py:5 __call__"
+    look.first = SpiedProcess(main=(inner, f"{script}:2 <module>"), native=("c10d::Work::wait",))
+    rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+    assert rank.stacks.block == f"{script}:2 <module>: if rank == 0"
+
+
 @pytest.mark.parametrize(
     ("waits_in", "switches", "is_held"),
     [("futex_do_wait", 9, True), ("futex_do_wait", 1, False), ("", 9, False)],

@@ -37,12 +37,12 @@ def test_the_kernels_setting_is_named_with_those_that_it_permits(
 
 
 def test_a_problem_counts_until_a_later_read_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [("", "no answer"), ("[]", ""), ("", "no answer")]
+    answers = [("", "py-spy gave no answer"), ("[]", ""), ("", "no answer"), ("[]", ""), ("", "no answer")]
     monkeypatch.setattr(stack_reader, "spy_program", lambda pid, path: "/bin/py-spy")
     monkeypatch.setattr(stack_reader, "spy_dump", lambda *arguments: answers.pop(0))
     reader = stack_reader.StackReader("/bin")
     problems = []
-    for _ in range(3):
-        reader.read([os.getpid()])
-        problems.append(reader.problems)
-    assert problems == [["py-spy: no answer"], [], ["py-spy: no answer"]]
+    for is_native in (False, False, False, False, True):
+        reader.read([os.getpid()], is_native)
+        problems.append([problem.partition(",")[0] for problem in reader.problems])
+    assert problems == [["py-spy: gave no answer"], [], ["py-spy: no answer"], [], []]
