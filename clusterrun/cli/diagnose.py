@@ -153,6 +153,7 @@ def diagnose(
     It looks into the ranks of a live run without stopping them. If the run has ended, it reads the records
     and logs of its ranks. RUN may be the number of any Slurm job of yours, or its name if squeue knows it.
     --log finds the first failure in the output of any job: files, quoted globs, directories.
+    The exit code is 1 if the verdict is undetermined, else 0.
 
     \b
     Examples:
@@ -166,13 +167,8 @@ def diagnose(
         from clusterrun.operations.diagnose_log import diagnose_logs  # only for logs of any job
 
         report = diagnose_logs((*logs, *names), sys.stdin.buffer, time.monotonic, renew_line)
-        if as_json:
-            values = {**fields(report.diagnosis), **fields(report)}
-            members = LOG_DIAGNOSIS.document({**values, "verdict": report.diagnosis.verdict.value})
-            print(json.dumps(members, indent=1))
-        else:
-            print("\n".join(visible(line) for line in lines(report.diagnosis)))
-        return ExitCode.DONE if report.has_failure else ExitCode.FAILED
+        values = {**fields(report.diagnosis), **fields(report), "verdict": report.diagnosis.verdict.value}
+        return _printed(report.diagnosis, LOG_DIAGNOSIS.document(values) if as_json else None)
     if len(names) > 1:
         raise BadInput(f"{', '.join(names)} are several runs", "name one run; several files follow --log")
     context = Context()
@@ -189,11 +185,16 @@ def diagnose(
         name, diagnosis = target, diagnosed(context, target, seconds, say)
     else:
         name, diagnosis = target.job_id, _of_job(context, target, seconds, user)
-    if as_json:
-        print(json.dumps(document(name, diagnosis), indent=1))
-    else:
+    return _printed(diagnosis, document(name, diagnosis) if as_json else None)
+
+
+def _printed(diagnosis: Diagnosis, members: dict[str, object] | None) -> int:
+    """Print ``members`` as JSON, without them the diagnosis as text. Return the exit code."""
+    if members is None:
         print("\n".join(visible(line) for line in lines(diagnosis)))
-    return ExitCode.DONE
+    else:
+        print(json.dumps(members, indent=1))
+    return ExitCode.FAILED if diagnosis.verdict is Verdict.UNDETERMINED else ExitCode.DONE
 
 
 def _of_job(context: Context, job: ForeignJob, seconds: float, user: str) -> Diagnosis:

@@ -47,6 +47,11 @@ def diagnose(context: Context, run_id: str, limit: float = LIMIT, tell: Tell = q
     return _DiagnosisRequest(context, status, state, tell).answer(limit)
 
 
+def longer_limit(limit: float) -> str:
+    """Return the option that lets a look take longer than ``limit`` seconds."""
+    return f"--limit {max(LIMIT, 2 * limit):.0f}s"
+
+
 def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Diagnosis:
     """Return why a run ended. A hang that was diagnosed while the run lived explains its end."""
     newest = state.attempts[-1] if state and state.attempts else None
@@ -170,8 +175,10 @@ class _DiagnosisRequest:
         message = f"the run gave no answer within {limit:.0f} s"
         evidence = (f"its coordinator on {state.host} last wrote {max(0.0, silent):.0f} s ago",)
         if silent <= STALE:
-            remedy = f"check that {state.host} has the run directory's file system mounted;"
-            remedy += " clusterrun logs may show more"
+            remedy = (
+                f"wait longer: {longer_limit(limit)}; if it still gives none, check that {state.host} has"
+            )
+            remedy += " the run directory's file system mounted; clusterrun logs may show more"
             return Diagnosis(Verdict.UNDETERMINED, message, (), (), evidence, remedy)
         culprit = Culprit(-1, state.host, f"its coordinator has been silent for {silent:.0f} s")
         message += ": its coordinator is silent"

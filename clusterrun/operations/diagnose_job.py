@@ -17,6 +17,7 @@ from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.diagnose import longer_limit
 from clusterrun.operations.diagnose_log import failure_in_output
 from clusterrun.operations.job_step import (
     check_live,
@@ -85,9 +86,13 @@ def diagnose_job(
     culprits = tuple(
         Culprit(culprit.rank, culprit.node, named(culprit.why)) for culprit in diagnosis.culprits
     )
-    return replace(
-        diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=named(diagnosis.remedy)
-    )
+    remedy = named(diagnosis.remedy)
+    if not judgement.certain and not culprits:
+        longer = (
+            f"the look ended after {limit:.0f} s, too early to decide: {longer_limit(limit)} looks longer"
+        )
+        remedy = "; ".join(filter(None, (longer, remedy)))
+    return replace(diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=remedy)
 
 
 def _output(job: ForeignJob) -> tuple[int, float]:
@@ -145,7 +150,10 @@ class LookStep:
             answer = run_step(self._context, argv, allowed)
         looks = looks_in(answer.out, JobLook)
         if not looks:
-            raise refusal(self._context, self._job, answer, self._nodes)
+            error = refusal(self._context, self._job, answer, self._nodes)
+            if 0 < answer.late < ANSWER_SECONDS:
+                error.remedy = f"{longer_limit(limit)} waits longer\n{error.remedy}"
+            raise error
         order = {node: index for index, node in enumerate(self._nodes)}
         looks.sort(key=lambda look: order.get(look.node, len(order)))
         silent = [node for node in self._nodes if node not in {look.node for look in looks}]

@@ -105,11 +105,6 @@ class LogReport:
     errors: tuple[LogError, ...]
     more_errors: int = 0
 
-    @property
-    def has_failure(self) -> bool:
-        has_error = any(not log_error.error.survived for log_error in self.errors)
-        return has_error or self.diagnosis.verdict is not Verdict.UNDETERMINED
-
 
 def diagnose_logs(
     names: Sequence[str], stdin: BinaryIO, clock: Callable[[], float], tell: Tell = quiet

@@ -130,8 +130,9 @@ def test_a_coordinator_that_does_not_answer_is_reported(waiting: CommandLine) ->
         result = waiting("diagnose", "--limit", "3s")
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert result.code == 0
+    assert result.code == 1
     assert result.out.startswith("undetermined: the run gave no answer within 3 s")
+    assert "--limit 40s" in result.out
     assert "waiting for the observers" in result.err
     assert os.listdir(folder / "asks") == []
 
