@@ -77,8 +77,11 @@ def _other_job(context: Context, word: str, run_id: str) -> ForeignJob | None:
 
 
 def _described_job(job: ForeignJob, word: str) -> str:
+    from clusterrun.operations.job_step import owner_remedy  # slow to import, so not for runs
+
     run = run_of_comment(job.comment)
-    whose = f"the run {run}" if run else f"{job.name!r}, which clusterrun did not start (scancel {word})"
+    cancel = "" if owner_remedy(job) else f" (scancel {word})"
+    whose = f"the run {run}" if run else f"{job.name!r}, which clusterrun did not start{cancel}"
     return f"a Slurm job with that number is {job.word} too: {whose}"
 
 
@@ -181,15 +184,19 @@ def _described(context: Context, word: str, error: NoSuchRun) -> NoSuchRun:
 
 def not_a_run(context: Context, job: ForeignJob) -> NoSuchRun:
     """Return the error for a command that needs a run. It describes the job."""
+    from clusterrun.operations.job_step import owner_remedy  # slow to import, so not for runs
+
     job_id = job.job_id
     on_nodes = f" on {job.nodelist}" if job.nodelist else ""
     about = f"{job.name!r} of {job.user or 'an unknown user'}, {job.word}{on_nodes}"
     if run := run_of_comment(job.comment):
         home = os.path.dirname(os.path.dirname(os.path.dirname(job.output)))
         message = f"Slurm job {job_id} ({about}) is the run {run}, which is not in {context.store.home}"
-        return NoSuchRun(message, f"look there: CLUSTERRUN_HOME={shlex.quote(home)} clusterrun status {run}")
-    message = f"clusterrun did not start Slurm job {job_id} ({about}), so it has no run directory"
-    return NoSuchRun(message, "\n".join(f"{purpose:<7} {command}" for purpose, command in _commands(job)))
+        remedy = f"look there: CLUSTERRUN_HOME={shlex.quote(home)} clusterrun status {run}"
+    else:
+        message = f"clusterrun did not start Slurm job {job_id} ({about}), so it has no run directory"
+        remedy = "\n".join(f"{purpose:<7} {command}" for purpose, command in _commands(job))
+    return NoSuchRun(message, owner_remedy(job) or remedy)
 
 
 def _commands(job: ForeignJob) -> Iterator[tuple[str, str]]:

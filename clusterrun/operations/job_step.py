@@ -51,12 +51,12 @@ _OVER = ("invalid job id", "already complet", "job/step already", "expired", "in
 
 @frozen
 class StepAnswer:
-    """The output of a step. ``late``: it was ended at its time limit."""
+    """The output of a step."""
 
     out: str
     err: str
     code: int
-    late: bool = False
+    late: float = 0.0  # its time limit in seconds if it was ended then
 
 
 class JobEnded(BadInput):
@@ -81,19 +81,25 @@ def check_owner(job: ForeignJob, user: str = "") -> None:
     owner = job.user or me
     if user and user != owner:
         raise BadInput(f"job {job.job_id} is of {owner}, not of {user}", f"give --user {owner}, or none")
-    if owner != me and not user:
-        remedy = f"{owner} can do it; root can look at it: clusterrun diagnose --user {owner} {job.job_id}"
-        raise BadInput(f"job {job.job_id} ({job.name!r}) is of {owner}, and you are {me}", remedy)
-    if owner != me and os.geteuid() != 0:
-        raise BadInput(f"job {job.job_id} is of {owner}: only root may look at it", f"ask {owner}, or root")
+    if owner != me and (os.geteuid() != 0 or not user):
+        raise BadInput(f"job {job.job_id} ({job.name!r}) is of {owner}, and you are {me}", owner_remedy(job))
+
+
+def owner_remedy(job: ForeignJob) -> str:
+    """Return what this user may do about a job of somebody else; '' for a job of this user."""
+    if job.user in ("", user_name()):
+        return ""
+    if os.geteuid() == 0:
+        return f"look at it: clusterrun diagnose --user {job.user} {job.job_id}"
+    return f"ask {job.user}, or root; scontrol show job {job.job_id} shows its state"
 
 
 def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
     """Return the nodes of a running job. Raise ``BadInput`` if it does not run, or as ``check_owner``."""
+    check_owner(job, user)
     if len(job.running_tasks) > 1:
         array, tasks = job.job_id.partition("_")[0], " ".join(job.running_tasks[:8])
         raise BadInput(f"{array} is an array, and several of its tasks run", f"name one of them: {tasks}")
-    check_owner(job, user)
     if job.state is not State.RUNNING or job.word in job_states.HALTED or not job.nodelist:
         remedy = _reads_output(job) if job.state.ended else f"scontrol show job {job.job_id} says more"
         meaning = explain(job.reason).meaning if job.state is State.PENDING else ""
@@ -163,7 +169,7 @@ def run_step(
     try:
         completed = system.run(argv, seconds, stdin, step_environment(context))
     except system.ProgramTimeout as error:
-        return StepAnswer(error.out, error.err, -1, late=True)
+        return StepAnswer(error.out, error.err, -1, late=seconds)
     except system.ProgramMissing as error:
         raise SchedulerError(error.seen, "type this on a login node of the cluster") from error
     return StepAnswer(completed.out, completed.err, completed.code)
@@ -209,7 +215,7 @@ def refusal(context: Context, job: ForeignJob, answer: StepAnswer, nodes: Sequen
     elif mentions(_NO_PLACE):
         why = f"Slurm places no step beside those of job {job.job_id}: {message}"
     elif answer.late:
-        why = f"no node of job {job.job_id} has answered in time"
+        why = f"no node of job {job.job_id} has answered within {answer.late:.0f} s"
         why += f"; srun says: {message}" if message else ""
     else:
         why = f"the step in job {job.job_id} failed: {message or f'exit code {answer.code}'}"

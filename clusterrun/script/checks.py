@@ -59,7 +59,10 @@ def check(
     if contained:
         return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
     if not script and not changes_directory:
-        check_executable((*unwrapped(plan.spec.command), "")[0], cwd)
+        program = (*unwrapped(plan.spec.command), "")[0]
+        if _SHELL_SCRIPT.search(program) and not shutil.which(program):
+            check_script(os.path.join(cwd, program), cwd)
+        check_executable(program, cwd)
     if plan.spec.setup:  # its lines may provide the Python and the program on the nodes
         return notices
     if script or plan.spec.command[0] == "-m":
@@ -68,6 +71,8 @@ def check(
     return (*notices, *check_program(plan.spec.command[0], cwd, stays_here))
 
 
+# The name of a script for a shell or a batch system.
+_SHELL_SCRIPT = re.compile(r"\.(?:sh|bash|sbatch|slurm|job|pbs)$")
 # The code of ``convert``, whose shell reads none of its arguments.
 _IGNORES_ARGUMENTS = re.compile(
     r'(?s)(?:export -n [^\n]+\n)?(?:eval "set -- \$ARGUMENTS"\n|exec (?!.*\$[\d@*#{]))'

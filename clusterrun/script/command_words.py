@@ -25,7 +25,7 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, Run
 from clusterrun.script.interpreter_calls import SHELLS, interpreter_call, unwrapped
-from clusterrun.script.launch_commands import ACTIVATORS, SETUP_COMMANDS, WITHOUT_EFFECT
+from clusterrun.script.launch_commands import ACTIVATORS, SETUP_COMMANDS, WITHOUT_EFFECT, launch_in
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _QUOTES = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f"
@@ -182,6 +182,9 @@ def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[
             if os.path.isfile(path):
                 _check_first_line(path, name, is_shell_argument=True)
                 _check_moved(path, name)
+    launch = launch_in(command, reads_inline=False)
+    if launch and launch.command and (launch.command[0] == "-m" or launch.command[0].endswith(".py")):
+        command = (spec.python, *launch.command)
     if command[0] == "-m":
         return _check_module(replace(spec, command=command), contained)
     is_sure = not (spec.setup or contained)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from clusterrun import system
+from clusterrun.diagnosis.decide import Judgement
 from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, RankName, SeenRank
-from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import replace
@@ -88,7 +89,7 @@ def test_a_job_of_mine_that_runs_has_its_nodes() -> None:
     ("changes", "user", "message"),
     [
         ({"user": "bob"}, "", "job 7 ('mine') is of bob, and you are alice"),
-        ({"user": "bob"}, "bob", "job 7 is of bob: only root may look at it"),
+        ({"user": "bob"}, "bob", "job 7 ('mine') is of bob, and you are alice"),
         ({"user": "bob"}, "carol", "job 7 is of bob, not of carol"),
         ({"word": "PENDING", "nodelist": ""}, "", "job 7 ('mine') does not run now: it is PENDING"),
         (
@@ -123,6 +124,25 @@ def test_root_may_look_at_a_job_of_the_user_it_names(monkeypatch: pytest.MonkeyP
     assert check_live(JOB, "alice") == ("n1", "n2", "n3")
     with pytest.raises(BadInput):
         check_live(JOB)
+
+
+def test_somebody_else_is_offered_no_command_that_is_refused(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_step, "user_name", lambda: "bob")
+    running = replace(JOB, output="/home/alice/out")
+    for job in (running, replace(running, word="PENDING"), replace(running, comment="clusterrun:R:T")):
+        with pytest.raises(NoSuchRun) as error, describing_foreign_jobs(context(tmp_path, job), "7"):
+            raise NoSuchRun("there is no run '7'", "")
+        assert error.value.remedy == "ask alice, or root; scontrol show job 7 shows its state"
+    assert "scancel" not in other_job(context(tmp_path), "7", "R")
+    several = replace(JOB, tasks=(("7_1", "RUNNING"), ("7_2", "RUNNING")))
+    with pytest.raises(BadInput, match="is of alice"):
+        check_live(several)
+    monkeypatch.setattr(job_step.os, "geteuid", lambda: 0)
+    with pytest.raises(BadInput) as refused:
+        check_live(JOB)
+    assert refused.value.remedy == "look at it: clusterrun diagnose --user alice 7"
 
 
 @pytest.mark.parametrize(("me", "user"), [("bob", ""), ("bob", "alice"), ("alice", "bob")])
@@ -230,6 +250,35 @@ def test_nodes_without_an_answer_are_reported_with_sruns_message(
     assert any(
         line.startswith("no answer from n3: Task launch for StepId=7.1 failed") for line in diagnosis.evidence
     )
+
+
+@pytest.mark.parametrize(
+    ("is_certain", "culprits"), [(False, ()), (True, ()), (False, (Culprit(1, "n1", "gone"),))]
+)
+def test_a_look_that_was_cut_short_names_a_longer_limit(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, is_certain: bool, culprits: tuple[Culprit, ...]
+) -> None:
+    out = "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4)))
+    monkeypatch.setattr(
+        system, "run", lambda *arguments, **options: system.Completed(("srun",), 0, out, "", 1.0)
+    )
+    judgement = Judgement(Diagnosis(Verdict.NOTHING, "rank 3 may yet come", culprits), is_certain)
+    monkeypatch.setattr(diagnosing, "diagnose_looks", lambda *arguments: judgement)
+    remedy = diagnosing.diagnose_job(context(tmp_path), JOB, 1.0).remedy
+    assert ("--limit 40s" in remedy) == (not is_certain and not culprits)
+
+
+def test_a_limit_that_is_too_short_for_any_answer_is_named(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*arguments: Any, **options: Any) -> system.Completed:
+        raise system.ProgramTimeout("srun gave no answer")
+
+    monkeypatch.setattr(system, "run", late)
+    for limit, is_named in ((1.0, True), (60.0, False)):
+        with pytest.raises(NotPlaced) as error:
+            diagnosing.diagnose_job(context(tmp_path), JOB, limit)
+        assert ("--limit 40s" in error.value.remedy) == is_named
 
 
 def test_a_failure_in_the_output_of_a_job_that_hangs_is_evidence(

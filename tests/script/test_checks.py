@@ -213,6 +213,21 @@ def test_a_program_that_is_missing_on_this_machine_may_exist_on_the_nodes(tmp_pa
     assert checks.check(of(tmp_path, "elsewhere")) == (message,)
 
 
+@pytest.mark.parametrize("setup", [(), ("module load cuda",)])
+def test_a_missing_batch_script_is_refused_as_a_missing_script_is(
+    tmp_path: Path, setup: tuple[str, ...]
+) -> None:
+    (tmp_path / "train.sbatch").touch()
+    for command in (("trian.sbatch",), ("env", "A=1", "trian.sbatch"), ("sub/nofile.sh",)):
+        with pytest.raises(BadInput, match="there is no script") as error:
+            checks.check(of(tmp_path, *command, setup=setup))
+    assert error.value.remedy == "give its path relative to the current directory"
+    with pytest.raises(BadInput) as error:
+        checks.check(of(tmp_path, "trian.sbatch", setup=setup))
+    assert error.value.remedy == "did you mean train.sbatch?"
+    assert len(checks.check(of(tmp_path, "nofile.sh", setup=("cd /elsewhere",)))) == 0
+
+
 def test_conda_run_that_keeps_the_output_back_gets_a_notice(tmp_path: Path) -> None:
     line = ("conda", "run", "-n", "e", "python", "train.py")
     (notice,) = [text for text in checks.check(of(tmp_path, *line)) if "output" in text]

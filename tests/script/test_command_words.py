@@ -75,6 +75,7 @@ def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
         ("bash /dev/fd/63 --lr 1", "/dev/fd/63 belongs to this shell", "submit bash -s"),
         ("train.py --config=/dev/fd/12", "/dev/fd/12 belongs to this shell", "write it into a file"),
         ("bash -x rnu.sh", "there is no file", "did you mean run.sh?"),
+        ("torchrun --nproc-per-node 1 trian.py", "there is no file", "did you mean train.py?"),
         ("FOO=1 python3 t.py", "'FOO=1' sets a variable", "clusterrun submit --env FOO=1 python3 t.py"),
         ("A=1 B='x y' ./p -v", "'A=1' sets a variable", "submit --env A=1 --env 'B=x y' ./p -v"),
         ("A=1", "'A=1' sets a variable", "clusterrun submit --env A=1 COMMAND"),
