@@ -50,6 +50,10 @@ _COUNTS_GPUS = re.compile(r"\bSLURM_GPUS_ON_NODE\b|nvidia-smi|device_count|[= ](
 _USES_GPUS = re.compile(r"(?i)#SBATCH.*(?:exclusive|gpu|shard|mps)|cuda|nvidia|\s--nv\b")
 # A name in a module, an environment, a path or a variable of a script whose program may call MPI.
 _MAY_CALL_MPI = re.compile(r"(?i)mpi4py|horovod|(?<![a-z])hvd|openmpi|mpich|cudampi")
+# Setup lines that may put a Python on PATH.
+_CHOOSES_PYTHON = re.compile(
+    r"(?m)\bPATH=|(?:^|[;&|({]\s*)(?:module|ml|conda|\w*mamba|spack|source|\.|eval)\s"
+)
 # Directives that may lead to nodes with such GPUs.
 _PLACES = ("partition", "constraint", "nodelist")
 # A backslash with a blank behind it does not continue a command in the next line.
@@ -180,6 +184,14 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
         )
         for reason in _differences_in_size(script, dict(typed))
     ]
+    is_of_ranks = script.reading.command[:1] == ("-m",) or "".join(script.reading.command[:1]).endswith(".py")
+    chooses_python = _CHOOSES_PYTHON.search("\n".join(value for name, value in options if name == "setup"))
+    if is_of_ranks and not (chooses_python or {"python", "container"} & {name for name, _ in options}):
+        reason = (
+            "no line of the script chooses a Python: ranks use that of the active environment, else "
+            "clusterrun's own; --python python3 takes the first one on PATH"
+        )
+        all_parts.append(Part(command_line, script.reading.command[0], PartOutcome.OPTION, reason))
     if not shebang.startswith("#!"):
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, NO_SHEBANG))
     if "ksh" in set(map(os.path.basename, shebang[2:].split())) and script.reading.setup:
@@ -217,7 +229,9 @@ def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversi
     """
     program = interpreter[-1]
     directives = read_directives(text)
-    translated = translate(directives, LaunchCommand(""))
+    is_shell = program.endswith(("csh", "fish", "zsh"))
+    command = () if is_shell else (program, path)
+    translated = translate(directives, LaunchCommand("", command=command))
     needless, refused = dict(translated.needless), dict(translated.refused)
     reason = "each rank runs it: if it calls srun, give what that starts"
     parts = [Part(1, f"#!{program}", PartOutcome.OPTION, reason)]
@@ -226,9 +240,10 @@ def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversi
         outcome = PartOutcome.UNTRANSLATED if directive in refused else outcome
         reason = refused.get(directive) or needless.get(directive, "")
         parts.append(Part(directive.line, directive.text, outcome, reason))
-    conversion = Conversion("submit", translated.options, (program, path), tuple(parts))
-    if program.endswith(("csh", "fish", "zsh")):
-        line = " ".join(replace(conversion, command=()).words())
+    per_node = (("per-node", ""),) if translated.gpus_per_node > 1 and not is_shell else ()
+    conversion = Conversion("submit", (*translated.options, *per_node), command, tuple(parts))
+    if is_shell:
+        line = " ".join(conversion.words())
         raise BadInput(
             f"the script is written for {program}, and convert reads the language of bash and sh",
             f"write it for bash, or give its program and setup lines to: {line}",

@@ -181,7 +181,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         elif name == "nodes" and values[name] != value:
             changed.append((directive, f"Slurm gives a node to each task: {values[name]}"))
         elif name == "container-image":
-            options[ours] = value
+            # Pyxis starts the image of a registry, with or without this prefix.
+            options[ours] = value.removeprefix("docker://")
             changed.append((directive, "ranks run in it, and --setup lines on the host"))
         elif name == "ntasks" and nodes == 1 < last_number(value) and not (_nodes(values) or launch.nodes):
             changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
@@ -258,7 +259,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             refused.append((directive, OPTIONS[name].refused))
         else:
             passed_on.append(("sbatch", f"{name}={value}" if value else name))
-    cpus_per_node = last_number(values.get("cpus-per-task", "1")) * max(tasks_per_node, 1)
+    cpus_per_node = last_number(_values(directives).get("cpus-per-task", "1")) * max(tasks_per_node, 1)
     return Translated(
         tuple((name, literal(value)) for name, value in (*options.items(), *passed_on)),
         tuple(needless),

@@ -33,6 +33,8 @@ from clusterrun.script.sbatch_table import SRUN_REFUSED, USUAL_PLACES
 # Launchers that start the Python in their own folder.
 _PYTHON_PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai")
 PROGRAMS = (*_PYTHON_PROGRAMS, *("mpirun", "mpiexec", "orterun", "ibrun", "horovodrun"))
+# Names of the first Python on PATH.
+OF_PATH = ("", "python", "python3")
 # Folders whose programs use a Python elsewhere.
 _WITHOUT_PYTHON = re.compile(r"^/usr/|^/bin$|\.local/bin$")
 _SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}
@@ -111,7 +113,7 @@ class LaunchCommand:
     is_isolated: bool = False
     # Launcher whose processes are ranks, '' if there is none. srun and mpirun start any processes.
     rank_launcher: str = ""
-    python: str = ""  # Python of ``command``, a script or a module; '' if it is the first one on PATH
+    python: str = ""  # Python of ``command``, a script or a module; '' for ``python``
     gpus_per_task: int = 0  # GPUs of each process of a step
     gpus_per_node: int = 0
     open_sizes: tuple[str, ...] = ()  # options for a number of processes whose value is no number
@@ -290,6 +292,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
             environment.append(("ACCELERATE_USE_CPU", "true"))
         elif role in (launcher_options.VARIABLE, launcher_options.VARIABLES):
             pairs = value.split(",") if role == launcher_options.VARIABLES else [value]
+            pairs = [value.replace(" ", "=", 1)] if option.values == 2 else pairs
             environment += [(pair.partition("=")[0], pair.partition("=")[2]) for pair in pairs if "=" in pair]
             if role == launcher_options.VARIABLES and "ALL" not in pairs:
                 untranslated.append(typed)
@@ -298,17 +301,22 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         elif role.startswith(launcher_options.OURS):
             ours_name = role.removeprefix(launcher_options.OURS)
             is_list = CONFIGURABLE[ours_name].kind == "list"
+            # Pyxis starts the image of a registry, with or without this prefix.
+            value = value.removeprefix("docker://") if ours_name == "container" else value
             ours += [(ours_name, part) for part in (value.split(",") if is_list else [value])]
         elif role.startswith(launcher_options.UPPER):
             environment.append((role.removeprefix(launcher_options.UPPER), value.upper()))
         elif role == launcher_options.CHDIR:
             folder = value.replace(DOLLAR, "\\$") if "$" in value else shlex.quote(plain_text(value))
             ours.append(("setup", f"cd {folder}"))
+        elif role == launcher_options.INCLUDE and (match := re.fullmatch(r"[^:@]+:([\d,]+)", value)):
+            environment.append(("CUDA_VISIBLE_DEVICES", match[1]))
+            numbers[launcher_options.PER_NODE] = match[1].count(",") + 1
         elif role == launcher_options.OUTPUT:
             outputs.append(typed)
         elif role == launcher_options.SRUN:
             ours.append(("srun", f"{name}={value}" if value else name))
-        elif role == launcher_options.OWN:
+        elif role in (launcher_options.OWN, launcher_options.INCLUDE):
             untranslated.append(typed)
         elif role == launcher_options.STEP:
             shares.append(typed)
@@ -387,9 +395,9 @@ def without_python(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def own_python(command: Sequence[str]) -> str:
-    """Return the Python of ``/x/python train.py``; '' for the first one on PATH, and for other commands."""
+    """Return the Python of ``/x/python train.py``; '' for ``python train.py``, and for other commands."""
     command = tuple(command)
-    is_own = bool(command) and command[0] not in ("python", "python3") and without_python(command) != command
+    is_own = bool(command) and command[0] != "python" and without_python(command) != command
     return command[0] if is_own else ""
 
 
@@ -557,7 +565,7 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     of_launcher = [pair for pair in launch.environment if pair[0] not in own]
     environment = (*spec.environment, *of_launcher)
     sized = replace(spec, nodes=nodes, command=launch.command, environment=environment)
-    if launch.python and spec.python in ("", sys.executable):
+    if launch.python not in OF_PATH and spec.python in ("", sys.executable):
         sized = replace(sized, python=launch.python)
     per_node = launch.per_node or launch.total // nodes
     starts_one = per_node == 1 and launch.gpus_per_node > 1 and not launch.rank_launcher

@@ -34,6 +34,7 @@ CHDIR = "chdir"  # a setup line changes to it
 OUTPUT = "output"  # it says where the output goes
 STEP = "step"  # it gives the step a part of the job
 PLACES = "places"  # it places or binds tasks
+INCLUDE = "include"  # the value is HOST:GPU,GPU
 UPPER = "upper "  # followed by the variable that it sets, in capitals
 
 
@@ -93,6 +94,7 @@ _DEEPSPEED = dict(
         "module: module*",
         "needless: hostfile H master-addr master-port launcher launcher-args no-ssh* node-rank ssh-port "
         "no-local-rank* no-python* force-multi* no-ssh-check* save-pid* enable-each-rank-log",
+        "include: include",
         "own: bind-cores-to-rank* elastic-training*",
     )
 )
@@ -103,8 +105,9 @@ _MPIRUN = dict(
         "needless: hostfile machinefile H host hosts f allow-run-as-root* oversubscribe* tag-output* quiet* "
         "q* timestamp-output* report-bindings* prefix merge-stderr-to-stdout* l* iface launcher bootstrap "
         "with-ft",
-        "variable: x genv env",
-        "own: mca2 gmca2 bind-to map-by rank-by cpu-set timeout display-map* nooversubscribe* wdir o",
+        "variable: x genv2 env2",
+        "places: bind-to map-by rank-by cpu-set",
+        "own: mca2 gmca2 timeout display-map* nooversubscribe* wdir o",
     )
 )
 _SRUN = {

@@ -25,7 +25,10 @@ _PRINTER = Trait.PRINTS | _READER
 _FILTER = Trait.FILTERS | _READER
 _SETTER = Trait.IN_SHELL | Trait.REPEATABLE
 _ROWS = (
-    ("echo printf date hostname nvidia-smi rocm-smi free uptime env printenv which pwd whoami", _PRINTER),
+    (
+        "echo printf date hostname nvidia-smi rocm-smi free uptime env printenv which pwd whoami clear",
+        _PRINTER,
+    ),
     ("sort uniq grep head tail awk tr cut wc cat tac rev nl column paste", _FILTER),
     ("sed", Trait.FILTERS | Trait.READS),
     ("id ls basename dirname realpath readlink seq shuf expr bc nproc uname", _READER),
@@ -40,7 +43,7 @@ _ROWS = (
     ("wait exit mkdir ln unzip chmod touch sleep sbcast", Trait.REPEATABLE),
     ("pip pip3 rsync tar cp", Trait.REPEATABLE | Trait.WORK),
     ("jupyter jupyter-lab ray make cmake git wget curl nvcc", Trait.WORK),
-    ("ts rm mv find tee ldd gcc g++ sbatch scancel seff clear flock", Trait.TOOL),
+    ("ts rm mv find tee ldd gcc g++ sbatch scancel seff flock", Trait.TOOL),
     ("python python3", Trait.READS | Trait.RUNS),
     ("Rscript julia java perl ruby matlab octave bash sh zsh", Trait.RUNS),
     ("singularity apptainer shifter podman podman-hpc docker enroot", Trait.RUNS | Trait.WRAPS),

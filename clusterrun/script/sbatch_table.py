@@ -145,7 +145,7 @@ SRUN_ALONE = (
 
 # Why nothing stands for Pyxis' ``--container-workdir``.
 CONTAINER_FOLDER = "ranks start where submit is called: let COMMAND change to it, bash -c 'cd DIR && …'"
-_OF_SRUN = "it places or binds the tasks of srun, and clusterrun has one task on each node, for all its ranks"
+_OF_SRUN = "it places or binds tasks: clusterrun has one on each node, for all its ranks, and binds none"
 # Options that place the tasks of a node, each with the reason why ranks do without.
 PLACES_TASKS = {
     **dict.fromkeys(

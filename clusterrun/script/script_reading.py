@@ -28,6 +28,7 @@ from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.interpreter_calls import SHELLS, inline_text, interpreter_call, shell_script, unwrapped
 from clusterrun.script.launch_commands import SIZES, LaunchCommand, is_image_command, launch_in
 from clusterrun.script.program_table import TRAITS, Trait, is_tool
+from clusterrun.script.quoting import plain_text
 from clusterrun.script.shell_source import PRINTS, Body, Command, Constant, ShellSource, Statement
 from clusterrun.script.statement_rules import (
     HAS_NO_ARGUMENTS,
@@ -280,7 +281,8 @@ def _candidates(scope: Scope) -> Iterator[Candidate]:
                 if is_script or (statement.is_plain and _holds_python(scope, launch.command)):
                     kind = TrainingKind.PYTHON
             if names[:1] == ("ssh",):
-                launch = LaunchCommand("ssh", command=("bash", "-c", _remote_text(names)))
+                text = _remote_text(command.last_values(len(names)))
+                launch = LaunchCommand("ssh", command=("bash", "-c", text))
                 inner = _started(replace(scope, in_ranks=True), launch.command, command, statement.line)
                 kind = inner.training.kind if inner and inner.training else TrainingKind.UNKNOWN
             # A command of the block counts there, unless it is in front: ``if srun python t.py; then``.
@@ -310,11 +312,14 @@ def _preparations(scope: Scope) -> Iterator[Candidate]:
 
 
 def _remote_text(names: tuple[str, ...]) -> str:
-    """Return the shell text that ``ssh HOST TEXT`` runs."""
+    """Return the shell text that ``ssh HOST TEXT`` runs. ``names``: as `Command.last_values` returns them."""
     place = 1
     while place < len(names) and names[place].startswith("-"):
         place += 1 + (names[place][1:] in tuple("bcDEeFIiJLlmOopQRSWw"))
-    return " ".join(names[place + 1 :])
+    text = " ".join(names[place + 1 :])
+    # The shell of the script has put its values there. ``$`` in single quotes is one of them.
+    text = re.sub(r"'([^'\"]*\$[^'\"]*)'", r'"\1"', text)
+    return plain_text(text)
 
 
 def _block_that_trains(scope: Scope, statement: Statement) -> Reading | None:

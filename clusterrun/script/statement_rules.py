@@ -59,9 +59,9 @@ IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clus
 IS_LATER_RUN = "it runs after the ranks: submit it as a run of its own with --after RUN"
 IS_FALLBACK = "it runs only if the ranks fail: clusterrun wait RUN || …"
 IS_TRAP_OF_SIGNAL = "a signal to the job reaches the ranks that handle it: clusterrun help signals"
-_IS_TRAP_OF_END = (
-    "the script's own shell runs it at its end: do it in the training script, or after clusterrun wait"
-)
+_IS_TRAP_OF_END = "the script's own shell runs it: do it in the training script, or after clusterrun wait"
+IS_LOCK = "it locks a file of the script's shell: --sbatch dependency=singleton starts one run at a time"
+IS_FOR_HOSTS = "the launcher alone reads this list of nodes: clusterrun has its own"
 QUEUES_JOB = (
     "it queues another job: clusterrun convert that script; --after RUN orders runs, --requeue continues one"
 )
@@ -97,6 +97,7 @@ class Facts:
     # Whether it waits, maybe for a program in the background that the line does not start.
     waits: bool = False
     is_in_other_folder: bool = False  # whether a statement before it changes the folder
+    is_for_hosts: bool = False  # whether it writes the list of nodes that a launcher reads
     is_other_branch: bool = False  # whether the script ends with it, if a test succeeds
 
     @property
@@ -111,7 +112,11 @@ class Facts:
         if self.is_exported:
             return False
         is_local = self.statement.text.startswith(("local ", "declare -a ", "declare -A "))
-        is_document = self.statement.kind == "redirected_statement" and self.name == "read"
+        is_document = self.statement.kind == "redirected_statement" and self.name in (
+            "read",
+            "mapfile",
+            "readarray",
+        )
         return self.statement.kind == "variable_assignment" or is_local or is_document or self._only_sets
 
     @property
@@ -261,22 +266,12 @@ RULES = (
     ),
     Rule(
         lambda facts: (
-            facts.is_assignment
-            and not (facts.is_read or facts.is_inherited)
-            and facts.is_constant
-            and facts.statement.only_reads
-        ),
-        _NEEDLESS,
-        "the line has its value in each place that reads it",
-    ),
-    Rule(
-        lambda facts: (
             not (facts.is_read or facts.is_inherited)
             and (facts.is_assignment or facts.sets_launcher)
             and facts.statement.only_reads
         ),
         _NEEDLESS,
-        "nothing that is in the line reads it",
+        "nothing in the line reads the variable: where a value of it is used, the line has that",
     ),
     Rule(
         lambda facts: (
@@ -305,6 +300,15 @@ RULES = (
         IS_TRAP_OF_SIGNAL,
     ),
     Rule(lambda facts: bool(facts.trap), _UNTRANSLATED, _IS_TRAP_OF_END),
+    Rule(lambda facts: facts.is_for_hosts, _NEEDLESS, IS_FOR_HOSTS),
+    Rule(
+        lambda facts: any(
+            command.names[:1] == ("flock",) and any(map(str.isdecimal, command.names))
+            for command in facts.statement.commands
+        ),
+        _UNTRANSLATED,
+        IS_LOCK,
+    ),
     Rule(
         lambda facts: (
             facts.statement.kind == "unset_command"

@@ -30,6 +30,7 @@ from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.directives import OF_PLACE
 from clusterrun.script.interpreter_calls import interpreter_call
 from clusterrun.script.launch_commands import ACTIVATORS, LaunchCommand, launch_in
+from clusterrun.script.program_table import is_tool
 from clusterrun.script.quoting import evaluated_text, plain_text
 from clusterrun.script.shell_source import (
     ASSIGNMENTS,
@@ -58,6 +59,8 @@ from clusterrun.script.statement_rules import (
     rule_for,
 )
 
+# The list of nodes in the options of a launcher.
+_HOSTS = re.compile(r"(?:host|machine)file[= ]['\"]?([^\s'\"]+)")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Variables that every shell has, and programs see.
 EXPORTED_BY_SHELLS = ("HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID")
@@ -144,6 +147,7 @@ def read_before(
         for command in statement.commands
         if command.names[:1] == ("trap",) and reason_of_trap(command.names) == IS_TRAP_OF_SIGNAL
     )
+    hosts = _file_of_hosts(launch, scope.source.constants)
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
@@ -154,6 +158,7 @@ def read_before(
             is_unsure=statement in unsure,
             is_behind_unsure=first_unsure < statement.line,
             waits=bool(_WAITS.search(statement.text)) and absent is not None and absent < statement.line,
+            is_for_hosts=hosts is not None and _is_of_file(statement, hosts),
             is_in_other_folder=first_move < statement.line,
             is_other_branch=is_condition(statement) and re.search(r"\bexit\b", statement.text) is not None,
         )
@@ -204,6 +209,26 @@ def read_before(
     is_check = {(part.line, part.text) for part in check_parts}
     own_parts = [part for part in own_parts if (part.line, part.text) not in is_check]
     return Reading(setup=tuple(lines), requeues=requeues, parts=(*parts, *own_parts, *check_parts))
+
+
+def _file_of_hosts(launch: LaunchCommand, constants: Mapping[str, Constant]) -> re.Pattern[str] | None:
+    """Return how the script names the list of nodes that an option of the launcher reads; None without it."""
+    match = _HOSTS.search(" ".join(map(plain_text, launch.needless)))
+    if not match:
+        return None
+    names = [rf"\$\{{?{name}\b" for name, value in constants.items() if value == match[1]]
+    variable = re.match(r"\$\{?(\w+)\}?$", match[1])
+    names += [rf"\$\{{?{variable[1]}\b"] if variable else []
+    return re.compile("|".join((*names, rf"(?<![\w./-]){re.escape(match[1])}(?![\w.-])")))
+
+
+def _is_of_file(statement: Statement, file: re.Pattern[str]) -> bool:
+    """Return whether a statement does nothing but write or remove ``file``."""
+    programs = {command.program for command in statement.commands if command.names}
+    redirections = [text for command in statement.commands for text in command.redirections]
+    writes = re.search(r">", statement.text) is not None or programs & {"rm", "touch"} != set()
+    are_tools = programs and all(map(is_tool, programs)) and statement.kind != "function_definition"
+    return bool(writes and are_tools and file.search(statement.text)) and all(map(file.search, redirections))
 
 
 def _with_nounset(
@@ -497,8 +522,10 @@ def parts_after(
         part = _part_after(statement, reason)
         reads_result = "$?" in statement.text or bool(statement.reads & results)
         decides = re.search(r"\bexit [1-9]", statement.text) and not reads_result
+        if hides := results & {*re.findall(r"\b(\w+)=0\b", statement.text)} and is_condition(statement):
+            reason = "the run ends as its ranks do: no later line changes the exit code"
         is_needed = bool(statement.sets & needed) and statement not in with_result
-        if part.outcome is PartOutcome.NEEDLESS and (decides or is_needed):
+        if part.outcome is PartOutcome.NEEDLESS and (decides or hides or is_needed):
             part = replace(part, outcome=PartOutcome.UNTRANSLATED, reason=reason)
         commands = [command for command in statement.commands if command.names]
         if commands and all(map(_leaves_an_environment, commands)) and not is_followed:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
     END_IS_REPORTED,
+    KNOWN_FILES,
     PLACEHOLDER,
     PREPARES,
     SCRIPT_ENDS,
@@ -25,13 +26,13 @@ from clusterrun.script.batch_reading import (
 from clusterrun.script.batch_scripts import IN_LOGS, Part, PartOutcome
 from clusterrun.script.directives import OF_PLACE
 from clusterrun.script.interpreter_calls import NEEDLESS_BEFORE, interpreter_call, shell_script
-from clusterrun.script.launch_commands import ACTIVATORS, WRAPPERS, LaunchCommand, joined, launch_in
+from clusterrun.script.launch_commands import ACTIVATORS, OF_PATH, WRAPPERS, LaunchCommand, joined, launch_in
 from clusterrun.script.launcher_options import launcher_options
 from clusterrun.script.program_table import TRAITS, changes_shell
 from clusterrun.script.quoting import plain_text
 from clusterrun.script.sbatch_table import CONTAINER_FOLDER, PLACES_TASKS, SRUN_REFUSED
 from clusterrun.script.shell_source import PRINTS, Command, Constant, ShellSource, Statement, is_launcher_text
-from clusterrun.script.statement_rules import IS_COMPUTED, IS_OTHER_RUN
+from clusterrun.script.statement_rules import IS_BEHIND, IS_COMPUTED, IS_LOCK, IS_OTHER_RUN
 
 # Values that differ between ranks, or each time a shell evaluates them.
 _OF_RANK = re.compile(rf"\$\((?!\()|`|\$\$|\$\{{?(?:{'|'.join(OF_PLACE)})\b")
@@ -48,7 +49,11 @@ _WRAPPERS_OF_DISPLAYS = ("xvfb-run", "dbus-run-session", "vglrun")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 _STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|ibrun|torchrun|sbatch)(?![\w.-])")
 # A command, and no test, that ends the loop if it succeeds.
-_RETRIES = re.compile(r"\Auntil\s+(?![\[(!])|[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b")
+_RETRIES = re.compile(
+    r"\A(?:until|while\s+!)\s+(?![\[(!])|[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b"
+    r"|\$\?.*\bbreak\b|\bif\s+(?![\[(!])[^;\n]*(?:;|\n)\s*then\s+break\b",
+    re.DOTALL,
+)
 # The end of a command in the background.
 _STARTS_BESIDE = re.compile(r"[^&>|]&[ \t]*(?:$|[#)};]|done\b)", re.MULTILINE)
 _IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
@@ -56,7 +61,12 @@ _IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
 _EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", re.ASCII)
 _NODE_NAMES = ("-w", "--nodelist")
 _RUNS_OF_A_LOOP = "each is a run of its own, and no other one ends if it fails: --at-most limits how many run"
-_REASONS_OF_STEPS = {**PLACES_TASKS, **SRUN_REFUSED, "container-workdir": CONTAINER_FOLDER}
+_REASONS_OF_STEPS = {
+    **dict.fromkeys(("bind-to", "map-by", "rank-by", "cpu-set"), PLACES_TASKS["cpu-bind"]),
+    **PLACES_TASKS,
+    **SRUN_REFUSED,
+    "container-workdir": CONTAINER_FOLDER,
+}
 _OF_STEP = "clusterrun starts the ranks itself"
 _OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _OF_EACH_NODE = "each node runs it, in its container: a --setup line runs once, on the first host"
@@ -84,7 +94,9 @@ def block_reading(candidate: Candidate, inner: Reading) -> Reading:
         outcome, reason = PartOutcome.OPTION, _RUNS_AT_ONCE if inner.in_background else _RUNS_OF_A_LOOP
     elif _is_of_every_node(candidate, placeholder):
         outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
-        launch = inner.training.launch if inner.training else candidate.training.launch
+        # The step of each turn has one of them.
+        launch = replace((inner.training or candidate.training).launch, step_nodes=0)
+        inner = replace(inner, training=replace(inner.training or candidate.training, launch=launch))
         names = [name for name, value in launch.environment if variables_read([value]) & statement.sets]
         names += [f"${name}" for name in sorted(statement.sets & variables_read(inner.command))]
         if names:
@@ -92,6 +104,8 @@ def block_reading(candidate: Candidate, inner: Reading) -> Reading:
             reason = f"{', '.join(names)} differs on each node: let the program read NODE_RANK"
     elif statement.block_kind in _LOOPS and _RETRIES.search(statement.text):
         reason = _IS_RETRY
+    elif statement.block_kind == "subshell" and re.search(r"\)\s*[3-9]>", statement.text):
+        reason = IS_LOCK
     elif statement.block_kind in ("compound_statement", "subshell"):
         outcome, reason = PartOutcome.NEEDLESS, "" if statement.kind == statement.block_kind else IN_LOGS
     if statement.reads_input and outcome is not PartOutcome.UNTRANSLATED:
@@ -105,7 +119,13 @@ def block_reading(candidate: Candidate, inner: Reading) -> Reading:
     if sweeps != inner.sweeps:
         parts += literal_placeholders(statement.loop, statement)
     is_partial = inner.is_partial or outcome is PartOutcome.UNTRANSLATED
-    if is_partial and statement.block_kind in _LOOPS:
+    if is_partial and statement.block_kind in _LOOPS and inner.training:
+        launch = inner.training.launch
+        lost = [pair for pair in launch.environment if variables_read(pair[1:]) & statement.sets]
+        others = tuple(pair for pair in launch.environment if pair not in lost)
+        inner = replace(inner, training=replace(inner.training, launch=replace(launch, environment=others)))
+        reason = "the loop sets its value, and is not in the line"
+        parts += tuple(Part(statement.line, name, PartOutcome.UNTRANSLATED, reason) for name, _ in lost)
         set_inside = {name for other in ShellSource("\n".join(inner.setup)).statements for name in other.sets}
         if absent := sorted((statement.sets & reads) - set_inside):
             reason = f"without the loop it lacks {', '.join(absent)}: submit it for each value"
@@ -149,7 +169,10 @@ def kept_whole(scope: Scope, candidate: Candidate) -> Reading | None:
         name not in TRAITS or name in ACTIVATORS for name in {part.program for part in statement.commands}
     ):
         sources = [other.text for other in before if other.commands and other.is_plain]
-        settings[:0] = [text for text in sources if re.match(r"(?:source|\.|eval)\s", text)]
+        sources = [text for text in sources if re.match(r"(?:source|\.|eval)\s", text)]
+        # The ranks have what such a file exports. A second time, it may activate another environment.
+        activates = any(part.program in ACTIVATORS for part in statement.commands)
+        settings[:0] = [text for text in sources if activates or not KNOWN_FILES.search(text)]
     behind = scope.source.statements[len(before) + 1 :]
     is_awaited = _STARTS_BESIDE.search(code) is not None and any(other.waits for other in behind)
     if is_awaited or (candidate.inner and candidate.inner.in_background):
@@ -258,7 +281,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
             else replace(inner.training.launch, environment=environment)
         )
         reading = replace(inner, parts=(*_around(statement, inner), *parts))
-        if launch.program:
+        if training.launch.program:
             is_inside = "container" in dict(launch.options)
             of_nodes = [
                 replace(part, reason=_OF_EACH_NODE)
@@ -279,7 +302,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
             command=command,
             text=text,
             text_in_ranks=text_in_ranks,
-            options=(("python", python),) if python and is_script else (),
+            options=(("python", python),) if python not in OF_PATH and is_script else (),
             parts=(*_around(statement, None), *parts),
         )
     parts, setup = list(reading.parts), list(reading.setup)
@@ -388,7 +411,11 @@ def _with_files(scope: Scope, candidate: Candidate, reading: Reading, own: set[s
     parts, options = list(reading.parts), list(reading.options)
     results: list[str] = []
     for text in redirections:
-        if text.startswith("<<"):
+        document = re.match(r"<<-?\s*([\"'\\]?\w+[\"']?)[ \t]*\n", text)
+        if document and (launch.program in ("", "srun") and not launch.rank_launcher):
+            # The shell of each rank expands its variables.
+            results.append(text)
+        elif text.startswith("<<"):
             reason = "put it into a file and give --input FILE"
             parts.append(Part(line, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
         elif text.startswith("<") and text[1:].strip() == os.devnull:
@@ -525,12 +552,14 @@ def _other_commands(statement: Statement, training: Command, behind: str) -> Ite
             yield Part(statement.line, text, PartOutcome.UNTRANSLATED, _READ_LATER)
         elif statement.kind in ("pipeline", "list") and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, IN_LOGS)
-        elif is_behind and name in ("exit", "wait", *PRINTS):
+        elif is_behind and name in ("exit", "wait", "sleep", *PRINTS):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, END_IS_REPORTED)
         elif not is_behind and launch_in(command.names) and not is_condition(statement):
             yield Part(statement.line, text, PartOutcome.UNTRANSLATED, IS_OTHER_RUN)
         elif not is_behind and (name in PREPARES or statement.kind == "list") and "||" not in head:
             yield Part(statement.line, text, PartOutcome.SETUP)
+        elif is_behind and not (statement.is_plain or statement.kind == "list"):
+            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, IS_BEHIND)
         elif statement.is_plain or statement.kind == "list":
             yield Part(statement.line, text, PartOutcome.UNTRANSLATED, "it is another command of that line")
 

@@ -112,6 +112,33 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
             "--nodes 2 --setup 'srun ./stage a || :' t.py",
         ),
         ("cd src && srun python t.py", "--setup 'cd src' t.py"),
+        ("srun --container-image=docker://a/b:1 python t.py", "--container a/b:1 t.py"),
+        ("#SBATCH --container-image=docker://a/b:1\nsrun python t.py", "--container a/b:1 t.py"),
+        ("srun python3 t.py $SLURM_JOB_ID", "bash -c 'exec python3 t.py $SLURM_JOB_ID'"),
+        ("srun python3 t.py", "t.py"),
+        ("mpiexec -n 2 -genv A 1 python t.py", "--ranks-per-node 2 --env A=1 t.py"),
+        (
+            "#SBATCH --gres=gpu:4\ndeepspeed --include localhost:0,2 t.py",
+            "--ranks-per-node 2 --sbatch gres=gpu:4 --env CUDA_VISIBLE_DEVICES=0,2 t.py",
+        ),
+        (
+            "#SBATCH -N2\nH=h.$USER\nfor n in a b; do echo $n; done > $H\nmpirun -np 4 --hostfile $H ./t",
+            "--nodes 2 --ranks-per-node 2 ./t",
+        ),
+        (
+            "A=$(f)\nsrun python - --x <<E\nprint($A)\nE",
+            "--setup 'export A=$(f)' bash -c 'exec python - --x <<E\nprint($A)\nE'",
+        ),
+        (
+            "#SBATCH -N2\nmapfile -t H < <(scontrol show hostnames)\nfor i in ${!H[@]}; do\n"
+            " srun -N1 -w ${H[$i]} torchrun --nnodes 2 --nproc_per_node 2 --node_rank $i t.py &\ndone\nwait",
+            "--nodes 2 --gpus 2 t.py",
+        ),
+        (
+            '#SBATCH -N2\nfor n in $(h); do\n ssh $n "torchrun --nnodes 2 --nproc_per_node 2 --node_rank $i '
+            "t.py '$SLURM_JOB_ID x'\" &\ndone\nwait",
+            '--nodes 2 --gpus 2 bash -c \'eval "exec python t.py \\"$SLURM_JOB_ID x\\""\'',
+        ),
         ("#SBATCH --image=i --of_plugin", "--sbatch image=i --sbatch of_plugin COMMAND"),
         ("#SBATCH --no-container-entrypoint\npython t.py", "--srun no-container-entrypoint t.py"),
         (
@@ -312,7 +339,7 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("cd $(dirname $0)\nsrun python t.py", "$0"),
         ("D=$(scontrol show job $SLURM_JOB_ID | grep Command=)\nsrun python $D/t.py", "scontrol show job"),
         ("#SBATCH --tres-per-task=cpu=2,gres/nvme:1\nsrun python t.py", "#SBATCH --tres-per-task"),
-        ("deepspeed --include a:0 t.py", "--include a:0"),
+        ("deepspeed --include a:0@b:0 t.py", "--include a:0@b:0"),
         ("#PBS -l nodes=2:ppn=4\nmpirun python t.py", "#PBS -l nodes=2:ppn=4"),
         ("#BSUB  -W 10\nsrun python t.py", "#BSUB -W 10"),
         ("#$ -t 1-4\npython t.py", "#$ -t 1-4"),
@@ -320,7 +347,11 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("yes | srun python t.py", "yes"),
         ("#SBATCH -N 1-2 --gpus=8\nsrun python t.py", "#SBATCH --gpus=8"),
         ("srun --bcast=x bash -c 'torchrun --nproc 2 t.py'", "--bcast=x"),
-        ("srun python t.py <<E\n1\nE", "<<E"),
+        ("torchrun --nproc_per_node 2 t.py <<E\n1\nE", "<<E"),
+        ("(flock -n 9 || exit 1; torchrun --nproc_per_node 2 t.py) 9>l", "flock -n 9 || exit 1"),
+        ("for A in 1 2; do srun --export=ALL,B=$A python t.py && break; done", "B"),
+        ("if ! srun -n2 python t.py; then python report.py; fi", "python report.py"),
+        ("python t.py\nR=$?\n[ $R = 3 ] && R=0\nexit $R", "[ $R = 3 ] && R=0"),
         ("sbatch next.sh\nsrun python t.py", "sbatch next.sh"),
         ("trap 'touch x' USR1\nsrun python t.py", "trap 'touch x' USR1"),
         ("trap 'sbatch $0 2' USR1\nsrun python t.py", "sbatch $0 2"),
@@ -361,7 +392,7 @@ def test_a_directive_behind_the_first_command_is_named() -> None:
 def test_a_script_of_another_language_is_the_command() -> None:
     text = "#!/home/josh/env/bin/python\n#SBATCH --gres=gpu:2 --uid=7\nx = 1\n"
     conversion = convert(text, path="job.py")
-    assert typed(conversion) == "submit --gpus 2 /home/josh/env/bin/python job.py"
+    assert typed(conversion) == "submit --gpus 2 --per-node /home/josh/env/bin/python job.py"
     assert [part.text for part in conversion.untranslated] == ["#SBATCH --uid=7"]
     assert typed(convert("#!/usr/bin/env -S perl -w\nprint 1;\n")) == "submit perl SCRIPT"
 
@@ -607,6 +638,8 @@ def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str
         ("srun --gres=gpumem:20G python t.py", "this option of srun"),
         ("srun --mem-per-gpu=6G python t.py", "of the step alone"),
         ("srun --of-plugin=1 python t.py", "--srun NAME=VALUE"),
+        ("#SBATCH -n2 -c8\nsrun -c4 python t.py", "asks for 16 CPUs"),
+        ("python t.py", "chooses a Python"),
         ("#SBATCH --of_plugin=1\nsrun python t.py", "unless a plugin"),
         ("srun --container-image=i --container-workdir=/w python t.py", "let COMMAND change to it"),
         ("#SBATCH --container-image=i --container-workdir=/w\nsrun python t.py", "let COMMAND change to it"),
@@ -1943,10 +1976,8 @@ def test_words_that_the_scripts_shell_expands_do_not_hide_that_python_is_a_rank(
 
 def test_an_option_of_the_step_is_named_as_one_of_srun() -> None:
     parts = converted("srun --accel-bind=gn torchrun --other=1 t.py").untranslated
-    assert {part.text: "srun" in part.reason for part in parts} == {
-        "--accel-bind=gn": True,
-        "--other=1": False,
-    }
+    of_torchrun = {part.text: "of torchrun" in part.reason for part in parts}
+    assert of_torchrun == {"--accel-bind=gn": False, "--other=1": True}
 
 
 def test_a_node_with_other_jobs_of_the_user_gives_no_cpus_that_nothing_asks_for() -> None:

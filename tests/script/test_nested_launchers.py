@@ -92,8 +92,8 @@ def test_a_launcher_as_the_command_is_refused_with_the_line_to_type(
         ("accelerate launch --num_processes 2 --config_file c.yaml train.py", "--config_file c.yaml"),
         ("srun -n 2 --bcast=/tmp/x python -X dev train.py", "--bcast=/tmp/x"),
         (
-            "mpirun -np 4 --bind-to none -x PATH python train.py",
-            "--bind-to none; a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK",
+            "mpirun -np 4 --bind-to core -x PATH python train.py",
+            "--bind-to core; a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK",
         ),
         ("numactl -l torchrun --nproc_per_node 2 train.py", ""),
         ("torchrun --nproc_per_node 2 --log_dir logs --tee 3 -m pkg.train -x", ""),
