@@ -58,7 +58,7 @@ def test_it_installs_without_a_network_and_trains(bundle: Path, tmp_path: Path) 
     (tmp_path / "train.py").write_text("import os\nprint('rank', os.environ['RANK'])\n")
     out = run(program, "submit", "--cluster", "local", "--ranks-per-node", "2", "-f", "train.py")
     assert sorted(out.splitlines()) == ["local-0 r0 | rank 0", "local-0 r1 | rank 1"]
-    assert run(program, "help", "my-job-hangs").startswith("# My job hangs, or has failed\n")
+    assert run(program, "help", "diagnose").startswith("# My job hangs, or has failed\n")
 
 
 def test_the_installer_prints_its_needs(bundle: Path, tmp_path: Path) -> None:

@@ -16,16 +16,6 @@ from clusterrun.cli.terminal import table
 from clusterrun.model.errors import BadInput
 from clusterrun.shipped import folder
 
-# Pages that became a part of another one, by their old name.
-_MERGED = {
-    "my-job-hangs": "diagnose",
-    "my-node-died": "survive",
-    "pair-tests": "locating",
-    "soak": "lab",
-    "watching": "status-and-logs",
-    "jobs": "guide",
-    "how-it-works": "administrators",
-}
 _NOT_FOR_A_TERMINAL = re.compile(r"^```\{toctree\}.*?^```\n|^!\[.*?\]\(.*?\)\n", re.MULTILINE | re.DOTALL)
 
 
@@ -49,8 +39,6 @@ def show(topic: tuple[str, ...]) -> None:
       clusterrun help skill
     """
     pages = _pages()
-    if len(topic) == 1:
-        topic = (_MERGED.get(topic[0], topic[0]),)
     if topic == ("skill",):
         print(skill(), end="")
     elif not topic:

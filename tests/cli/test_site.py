@@ -83,24 +83,6 @@ def test_help_lists_the_pages_and_shows_one_with_its_tables(clusterrun: CommandL
     assert "<!--" not in result.out
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("my-job-hangs", "diagnose"),
-        ("my-node-died", "survive"),
-        ("pair-tests", "locating"),
-        ("soak", "lab"),
-        ("watching", "status-and-logs"),
-        ("jobs", "guide"),
-        ("how-it-works", "administrators"),
-    ],
-)
-def test_help_finds_a_merged_page_by_its_old_name(clusterrun: CommandLine, old: str, new: str) -> None:
-    assert old not in PAGES
-    result = clusterrun("help", old)
-    assert (result.code, result.out) == (0, clusterrun("help", new).out)
-
-
 def test_help_shows_the_help_of_a_command_and_searches_for_a_word(clusterrun: CommandLine) -> None:
     assert clusterrun("help", "bench", "scaling").out == clusterrun("bench", "scaling", "--help").out
     result = clusterrun("help", "notice.json")
