@@ -98,7 +98,12 @@ def _lines(axes: Any, table: Table) -> None:
             capsize=2.5,
             label=name or "measured",
         )
-        _failed(axes, [row.cell.world for row in failed], f"C{number}", name)
+        if failed:
+            axes.plot(
+                [row.cell.world for row in failed], [0.0] * len(failed), "x", color=f"C{number}",
+                label=f"{name}, failed" if name else "failed", transform=axes.get_xaxis_transform(),
+                clip_on=False, zorder=5,
+            )  # fmt: skip
     # The predictions are dashed. Strategies that send as much share a line.
     drawn: set[tuple[float, ...]] = set()
     for number, name in enumerate(dict.fromkeys(row.cell.strategy for row in good)):
@@ -116,15 +121,6 @@ def _lines(axes: Any, table: Table) -> None:
             linewidth=1,
             label=f"{name}, predicted" if name else "predicted",
         )
-
-
-def _failed(axes: Any, worlds: list[int], color: str, name: str) -> None:
-    """Worlds in which a strategy that could be measured has failed."""
-    if worlds:
-        axes.plot(
-            worlds, [0.0] * len(worlds), "x", color=color, clip_on=False, zorder=5,
-            label=f"{name}, failed" if name else "failed", transform=axes.get_xaxis_transform(),
-        )  # fmt: skip
 
 
 def _with_baseline(rows: list[ResultRow], good: list[ResultRow], table: Table) -> list[ResultRow]:

@@ -32,11 +32,6 @@ def size(text: str, what: str) -> float:
     return _read(text, what, {**_BYTES, **_SHORT, "": 1e9}, "write 80GB, 512MB or 40GiB")
 
 
-def speed(text: str, what: str) -> float:
-    """Bytes per second from ``25GB/s``; a bare number is GB/s. Raises ``BadInput``."""
-    return size(text.removesuffix("/s"), what)
-
-
 def _read(text: str, what: str, units: dict[str, float], remedy: str) -> float:
     match = _NUMBER.fullmatch(text.strip())
     try:

@@ -139,7 +139,8 @@ def _question(options: dict[str, Any]) -> Any:
     if options["parameters"]:
         figures["parameters"] = sizes.count(options["parameters"], "--parameters")
     if options["bandwidth"]:
-        figures |= {"bandwidth": sizes.speed(options["bandwidth"], "--bandwidth"), "latency": 0.0}
+        figures |= {"bandwidth": sizes.size(options["bandwidth"].removesuffix("/s"), "--bandwidth")}
+        figures["latency"] = 0.0
     if options["step_time"]:
         figures["step_seconds"] = sizes.count(options["step_time"].removesuffix("s"), "--step-time")
     if "parameters" not in figures:

@@ -26,9 +26,6 @@ class World:
     def size(self) -> int:
         return len(self.nodes) * self.ranks_per_node
 
-    def name_of(self, rank: int) -> str:
-        return self.nodes[rank // self.ranks_per_node]
-
 
 def ring_share(ranks: int) -> float:
     """Return how much of the data each of ``ranks`` ranks sends and receives in an all-reduce."""

@@ -40,14 +40,11 @@ class Target:
 class RunNeeds:
     """The resources that the run requires on every node, and the places of its files."""
 
-    run_id: str
     run_dir: str
     home: str
     cwd: str
-    python: str  # the ranks' interpreter; '' if the ranks are not a Python program
     gpus: int  # per node
     ranks: int  # per node
-    cpus_per_rank: int
     limits: tuple[tuple[str, float], ...] = ()  # the user's limits by name, see ``limits.py``
     check_commands: tuple[str, ...] = ()  # the user's shell commands that check a node
     # For probes of checks between nodes: this node first, then the others to test; '' is an unknown address.

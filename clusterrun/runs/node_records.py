@@ -27,7 +27,6 @@ SLACK = 86400.0
 class NodeRecords:
     """The reports about the nodes of one cluster."""
 
-    cluster: str
     reports: tuple[Report, ...]  # oldest first
     # Nodes, each with the time before which findings do not count.
     forgotten: tuple[tuple[str, float], ...] = ()
@@ -80,7 +79,7 @@ def recall(folder: str, since: float) -> NodeRecords:
         if report is not None and report.at >= since:
             reports.append(report)
     reports.sort(key=lambda report: report.at)
-    return NodeRecords(os.path.basename(folder), tuple(reports), tuple(forgotten), tuple(damaged))
+    return NodeRecords(tuple(reports), tuple(forgotten), tuple(damaged))
 
 
 def forget(folder: str, node: str, now: float) -> None:

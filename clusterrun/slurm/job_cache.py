@@ -93,7 +93,9 @@ class SharedJobs:
         except SchedulerError as error:
             failure = {"failure": error.seen, "remedy": error.remedy, "failures": cached.failures + 1}
             news = replace(cached, failed_at=self._clock.now(), **failure)
-        self._write(news)
+        with suppress(DiskRefused):  # the cache is optional, also on a full disk
+            private_folder(self._folder)
+            write_whole(self._path, json.dumps(encode(news), separators=(",", ":")), sync=False)
         return news
 
     def _read(self) -> JobsAnswer:
@@ -102,11 +104,6 @@ class SharedJobs:
             return decode(JobsAnswer, json.loads(content)) if content else JobsAnswer(0.0)
         except (OSError, ValueError, RecursionError, ClusterrunError):
             return JobsAnswer(0.0)
-
-    def _write(self, news: JobsAnswer) -> None:
-        with suppress(DiskRefused):  # the cache is optional, also on a full disk
-            private_folder(self._folder)
-            write_whole(self._path, json.dumps(encode(news), separators=(",", ":")), sync=False)
 
 
 @contextmanager

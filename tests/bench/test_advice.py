@@ -65,8 +65,6 @@ def test_missing_inputs_of_a_prediction_are_requested(values, asks) -> None:
         (sizes.size, "80GB", 80e9),
         (sizes.size, "40GiB", 40 * 2**30),
         (sizes.size, "24", 24e9),
-        (sizes.speed, "25GB/s", 25e9),
-        (sizes.speed, "900", 900e9),
     ],
 )
 def test_amounts_are_read_as_people_write_them(read, text, value) -> None:

@@ -29,7 +29,7 @@ def bad(days_ago: float, *names: str, finding: Finding = XID) -> Report:
 
 def memory(*reports: Report, **more: object) -> NodeRecords:
     ordered = sorted(reports, key=lambda report: report.at)
-    return NodeRecords("lab", tuple(ordered), **more)  # type: ignore[arg-type]
+    return NodeRecords(tuple(ordered), **more)  # type: ignore[arg-type]
 
 
 def write_reports(folder: Path, *reports: Report) -> str:
@@ -73,7 +73,7 @@ def test_findings_on_disk_since_the_requested_time_are_read(tmp_path: Path) -> N
     assert [f"{tmp_path}/half.json is damaged" in records.damaged[0], "newer.json" in records.damaged[1]] == [
         True
     ] * 2
-    assert recall(str(tmp_path / "nowhere"), 0.0) == NodeRecords("nowhere", ())
+    assert recall(str(tmp_path / "nowhere"), 0.0) == NodeRecords(())
 
 
 @pytest.mark.parametrize("name", ["lab", "../x", "a/b", "..", ".", "", "é\udcff", "n1.forgotten"])

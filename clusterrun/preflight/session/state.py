@@ -84,14 +84,11 @@ class SessionState:
         )
         self.thresholds = Thresholds.of_user(valid)
         self.needs = tasks.RunNeeds(
-            run_id=orders.run_id,
             run_dir=run_dir,
             home="",
             cwd=orders.cwd,
-            python=orders.preflight.python,
             gpus=orders.gpus_per_node,
             ranks=orders.ranks_per_node,
-            cpus_per_rank=orders.cpus_per_rank,
             limits=valid,
             check_commands=orders.preflight.check_commands,
         )

@@ -66,7 +66,11 @@ class Rank:
         peer = self._peer if paired else None
         pace = BandwidthTest(self._device, self._rank, self._world, peer, self._report_by)
         if paired:
-            self._both_ways(pace)
+            ways = ((SEND, pace.first_send), (RECEIVE, pace.first_receive))
+            for name, step in ways if self._task.place == 0 else ways[::-1]:
+                self._stage(name)
+                if not step():
+                    self._wrong.append(f"what {self._named(self._peer)} sent arrived changed")
         self._stage(TIMED)
         rates = pace.rates(self._task.megabytes)
         self._wrong += filter(None, [pace.large_sum()])
@@ -86,7 +90,7 @@ class Rank:
         if self._listening >= 0:
             store = host_store(self._listening, port, world, seconds)
         else:
-            store = connect_store(self._task.members[0].address, port, world, seconds)
+            store = _store(self._task.members[0].address, port, world, seconds, is_master=False)
         return dist.PrefixStore(f"test {self._task.test}", store)
 
     def _sums(self) -> None:
@@ -129,13 +133,6 @@ class Rank:
         name = self._task.members[place].name
         return name if self._task.ranks == 1 else f"local rank {local} of {name}"
 
-    def _both_ways(self, pace: BandwidthTest) -> None:
-        ways = ((SEND, pace.first_send), (RECEIVE, pace.first_receive))
-        for name, step in ways if self._task.place == 0 else ways[::-1]:
-            self._stage(name)
-            if not step():
-                self._wrong.append(f"what {self._named(self._peer)} sent arrived changed")
-
     def _leave_together(self, store: dist.Store) -> None:
         """Stay until all ranks finish. A connection that closes early may lose a peer's last bytes."""
         limit = timedelta(seconds=_PART_SECONDS)
@@ -159,10 +156,6 @@ def host_store(listening: int, port: int, world: int, seconds: float) -> dist.St
     except NotImplementedError:
         # Only the older of the two servers of torch accepts a socket before torch 2.8.
         return _store(_LOOPBACK, port, world, seconds, **options, use_libuv=False)
-
-
-def connect_store(address: str, port: int, world: int, seconds: float) -> dist.Store:
-    return _store(address, port, world, seconds, is_master=False)
 
 
 def _store(address: str, port: int, world: int, seconds: float, **options: bool | int) -> dist.Store:

@@ -12,14 +12,11 @@ from clusterrun.preflight.tasks import LocalAnswer, ProbeReading, RunNeeds
 
 RECORDED = Path(__file__).resolve().parents[2] / "recorded" / "nvidia-smi"
 ASKED = RunNeeds(
-    run_id="20261120-101500-train-a1b2",
     run_dir="/shared/runs/r",
     home="/home/alice",
     cwd="/shared/alice",
-    python="/shared/venv/bin/python",
     gpus=8,
     ranks=8,
-    cpus_per_rank=8,
 )
 FAIL, WARN, PASS, UNDETERMINED = Grade.FAIL, Grade.WARN, Grade.PASS, Grade.UNDETERMINED
 

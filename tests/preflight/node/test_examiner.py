@@ -126,7 +126,7 @@ def test_a_dialler_without_the_nonce_is_a_stranger(two) -> None:
 
 
 def asked(run_dir: Path) -> RunNeeds:
-    return RunNeeds("r", str(run_dir), "", "/", sys.executable, 0, 1, 1)
+    return RunNeeds(str(run_dir), "", "/", 0, 1)
 
 
 def test_checks_run_in_children_and_an_unknown_one_is_reported(two, run_dir) -> None:

@@ -19,7 +19,7 @@ from clusterrun.preflight.probes import run_program
 from clusterrun.preflight.tasks import LocalAnswer, LocalTask, RunNeeds
 from clusterrun.runtime import overload
 
-NEEDS = RunNeeds("r", "/", "", "/", "", 0, 1, 1)
+NEEDS = RunNeeds("/", "", "/", 0, 1)
 
 
 @pytest.fixture(autouse=True)
