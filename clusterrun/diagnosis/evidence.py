@@ -13,6 +13,7 @@ from clusterrun.diagnosis.stacks import (
     is_in_backward,
     location,
     waits_for_input,
+    waits_for_program,
 )
 from clusterrun.model.frozen import Any, frozen
 
@@ -24,10 +25,10 @@ CROWDED = 0.05
 SOCKET_PAUSE = 10.0
 # Seconds without movement before ranks are blamed that import, or work before they are in any group.
 START_PATIENCE = 60.0
-# A busy rank with one of these in its stack compiles, or waits for a program that it started.
+# A busy rank with one of these in its stack compiles.
 _COMPILES = (
     *("/torch/_inductor/compile_fx.py:", "/torch/_inductor/async_compile.py:", "/triton/compiler/"),
-    *("/torch/_dynamo/convert_frame.py:", "/subprocess.py:"),
+    "/torch/_dynamo/convert_frame.py:",
 )
 # Bytes per second by which a file must grow. A heartbeat or a line of a log is less.
 WRITES = 16 << 10
@@ -311,7 +312,9 @@ class RankSnapshot:
     def compiles(self) -> bool:
         """Return whether it compiles, or a program that it waits for computes, also on a crowded node."""
         runs = self.process.busy >= CROWDED and any(child.state == "R" for child in self.process.children)
-        return (self.works or runs) and any(path in frame for frame in self.stacks.main for path in _COMPILES)
+        stack = self.stacks.main
+        is_inside = waits_for_program(stack) or any(path in frame for frame in stack for path in _COMPILES)
+        return (self.works or runs) and is_inside
 
     @property
     def may_spin(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from clusterrun.diagnosis.calls import STOPPED
 from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
+from clusterrun.diagnosis.kernel_waits import KernelWait, kernel_wait
 from clusterrun.diagnosis.stacks import (
     ENDED_PYTHON,
     Doing,
@@ -20,6 +21,7 @@ from clusterrun.diagnosis.stacks import (
     short,
     waits_for_coroutine,
     waits_for_pool,
+    waits_for_program,
     waits_for_ray,
     waits_for_semaphore,
 )
@@ -33,20 +35,6 @@ LOOP_REMEDY = (
     "what should make that condition false? give the loop a limit, and let it print what it waits for"
 )
 WAIT_REMEDY = "what does that line wait for: a file, a lock, another process, the network?"
-
-# Beginnings of the names of kernel functions, and what a thread that sleeps in one waits for.
-_KERNEL_WAITS = {
-    "pipe_write": "to write into a pipe that nobody empties",
-    "pipe_read": "for data from a pipe",
-    "wait_for_partner": "for the other end of a FIFO",
-    "inet_csk_accept": "for a connection from another process",
-    "sk_stream_wait_memory": "for a peer to read what it sends",
-    "locks_lock_inode_wait": "for the lock of a file",
-    "do_lock_file_wait": "for the lock of a file",
-    "do_wait": "for the end of a process that it started",
-    "hrtimer_nanosleep": "in a sleep",
-}
-
 
 _FORK_REMEDY = (
     "a fork copies locks as they are, without the thread that releases them: start that process by "
@@ -178,22 +166,20 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         if process.lock_older > 0:
             why += f", which is {spoken(process.lock_older)} older than this process"
         return Reason(why, f"{remedy}: rm {shlex.quote(process.lock)}")
-    reads_pipe = _kernel_wait(process.waits_in) == _KERNEL_WAITS["pipe_read"]
-    if process.children and (reads_pipe or any("/subprocess.py:" in frame for frame in rank.stacks.main[:4])):
-        full = [
-            child for child in process.children if _kernel_wait(child.waits_in) == _KERNEL_WAITS["pipe_write"]
-        ]
+    kernel = kernel_wait(process.waits_in)
+    if process.children and (kernel is KernelWait.PIPE or waits_for_program(rank.stacks.main)):
+        full = [child for child in process.children if kernel_wait(child.waits_in) is KernelWait.FULL_PIPE]
         child = (full or process.children)[0]
         program = f"{child.name} (process {child.pid})"
-        waits = _kernel_wait(child.waits_in)
+        child_waits = kernel_wait(child.waits_in)
         remedy = f"why does {program} not end? clusterrun exec --node {rank.node} -- ps -fp {child.pid}"
         if child.name == "srun":
             remedy = f"{STEP_REMEDY}; or does its program not end?"
-        elif waits == _KERNEL_WAITS["pipe_write"]:
+        elif full:
             remedy = (
                 "read its output while it runs: subprocess.run(capture_output=True), communicate(), or a file"
             )
-        does = f", which waits {waits}" if waits else ""
+        does = f", which waits {child_waits.value}" if child_waits else ""
         return Reason(f"it waits in user code{where}, for {program}{does}", remedy)
     if waits_for_ray(rank.stacks.main):
         remedy = (
@@ -208,12 +194,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             "was a worker killed for lack of memory (dmesg there)? concurrent.futures raises an error then"
         )
         return Reason(why, remedy)
-    waits = _kernel_wait(process.waits_in)
+    waits = kernel.value if kernel else ""
     if waits_for_semaphore(rank.stacks.main):
         waits = "for a lock of multiprocessing"
     waits = f", {waits}" if waits else ""
     workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
-    waits += loop * process.waits_in.startswith("hrtimer_nanosleep")
+    waits += loop * (kernel is KernelWait.SLEEP)
     below = "".join(f"; its {_child(child, (frame,))}" for child, frame in workers[:MOST_THREADS])
     full = [child for child in process.children if hands_over_queue(child.stack)]
     if full:
@@ -241,12 +227,6 @@ def key_lines(rank: RankSnapshot) -> list[str]:
     return [
         f"{short(line)} sets {key}" for line, key in setting if key != (rank.call.key or rank.call.key_source)
     ]
-
-
-def _kernel_wait(function: str) -> str:
-    """Return what a thread waits for that sleeps in a function of the kernel; '' if that is unknown."""
-    name = function.removeprefix("anon_")
-    return next((meaning for beginning, meaning in _KERNEL_WAITS.items() if name.startswith(beginning)), "")
 
 
 def waits_for_idle_pool(rank: RankSnapshot) -> bool:

@@ -15,6 +15,7 @@ from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import CROWDED, ChildProcess, JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.explain_rank import LOOP_REMEDY, reason
 from clusterrun.diagnosis.job_looks import DRIVER, JobLook, SeenLauncher, SeenRank
+from clusterrun.diagnosis.kernel_waits import ENDLESS, KernelWait, kernel_wait
 from clusterrun.diagnosis.rules import absent_rank
 from clusterrun.diagnosis.stacks import (
     TOGETHER,
@@ -43,8 +44,6 @@ COUNTS = 2.0
 MOST_COUNTS = 3
 # Seconds by which the clocks of two looks, and the times at which a thread ran, may differ.
 SLACK = 0.5
-# Kernel functions in which a process waits for another one: a reader of its pipe, a FIFO, the lock of a file.
-_ENDLESS = ("pipe_write", "wait_for_partner", "locks_lock_inode", "do_lock_file")
 _NO_STACK = "no stack"
 FIRST_NODE_REMEDY = "set it to the first node: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
 # A number of tasks on a node, and the number of consecutive nodes with as many: ``2(x4)``.
@@ -358,11 +357,9 @@ def _with_history(world: JobWorld, history: JobHistory) -> tuple[JobWorld, float
 
 def _is_stuck(children: Sequence[ChildProcess]) -> bool:
     """Return whether the programs below a rank are stopped, or wait for what only another process ends."""
-    innermost = [child for child in children if not child.waits_in.startswith("do_wait")]
-    return bool(innermost) and all(
-        child.state in STOPPED or child.waits_in.removeprefix("anon_").startswith(_ENDLESS)
-        for child in innermost
-    )
+    waits = [(child.state, kernel_wait(child.waits_in)) for child in children]
+    innermost = [(state, wait) for state, wait in waits if wait is not KernelWait.PROCESS]
+    return bool(innermost) and all(state in STOPPED or wait in ENDLESS for state, wait in innermost)
 
 
 def _rest_of(world: JobWorld, history: JobHistory, seconds_seen: float) -> Rest:

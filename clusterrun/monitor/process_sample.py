@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import Backlog, ChildProcess, ProcessSample
+from clusterrun.diagnosis.kernel_waits import KernelWait, kernel_wait
 
 MOST_CHILDREN = 64
 # One retransmission is normal. Retransmissions on a path that is cut continue.
 LEAST_RETRIES = 2
 MOST_PEERS = 16
-# Beginnings of the kernel functions in which a process waits for the lock of a file.
-_LOCK_WAITS = ("locks_lock_inode", "flock_lock", "posix_lock", "do_lock_file", "fcntl_setlk")
 
 
 def read_sample(
@@ -109,7 +108,8 @@ def awaited_lock(pid: int) -> tuple[int, str]:
             holder = int(fields[4])
         elif int(fields[5]) == pid and holder > 0:
             return holder, _locked(holder, fields[6]) or _locked(pid, fields[6])
-    return 0, awaited_file(pid) if proc.waiting_in(pid).startswith(_LOCK_WAITS) else ""
+    waits_for_lock = kernel_wait(proc.waiting_in(pid)) is KernelWait.FILE_LOCK
+    return 0, awaited_file(pid) if waits_for_lock else ""
 
 
 def awaited_file(pid: int) -> str:
@@ -134,7 +134,7 @@ def awaited_file(pid: int) -> str:
 def reads_input(pid: int) -> bool:
     """Return whether a thread waits for data of its standard input, a pipe or a terminal."""
     call = proc.content(f"/proc/{pid}/syscall").split()
-    reads = proc.waiting_in(pid).removeprefix("anon_").startswith(("pipe_read", "n_tty_read"))
+    reads = kernel_wait(proc.waiting_in(pid)) in (KernelWait.PIPE, KernelWait.TERMINAL)
     return reads and len(call) > 1 and int(call[1], 16) == 0
 
 

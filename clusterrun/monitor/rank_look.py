@@ -7,20 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from clusterrun import proc
+from clusterrun.diagnosis.kernel_waits import KernelWait, kernel_wait
 from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, Doing, is_in_python, location
 from clusterrun.model.frozen import frozen
 from clusterrun.monitor.job_processes import RankProcess, within_limit
 from clusterrun.monitor.process_sample import used
-
-# Kernel functions in which no collective sleeps for a second: the end of a program, a pipe, a FIFO without
-# another end, a lock of a file, a terminal, a connection, a sleep.
-_NOT_OF_TORCH = (
-    *("do_wait", "pipe_", "anon_pipe_", "wait_for_partner", "fifo_open"),
-    *("flock_", "locks_lock_inode", "posix_lock", "fcntl_"),
-    *("n_tty_read", "inet_csk_accept", "inet_csk_wait_for_connect", "hrtimer_nanosleep", "do_nanosleep"),
-    *("common_nsleep", "sigsuspend", "do_sigtimedwait", "__do_sys_pause"),
-)
 
 
 @frozen
@@ -81,7 +73,8 @@ class RankLook:
         stack = self.last.main
         if location(stack).doing is not Doing.USER or is_in_python(stack) or stack == (ENDED_PYTHON,):
             return False
-        return not (self.is_still and self.after.waits_in.startswith(_NOT_OF_TORCH))
+        # A collective may wait for a peer's socket. In the other known functions none sleeps for a second.
+        return not self.is_still or kernel_wait(self.after.waits_in) in (None, KernelWait.PEER)
 
 
 def moment_of(pid: int, thread: int = 0) -> Moment:

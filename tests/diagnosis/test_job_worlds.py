@@ -124,6 +124,8 @@ def test_the_rank_outside_of_the_collective_is_named_with_its_line_and_certainty
     [
         ("anon_pipe_write", ", to write into a pipe that nobody empties"),
         ("wait_for_partner", ", for the other end of a FIFO"),
+        ("flock_lock_inode_wait", ", for the lock of a file"),
+        ("do_sigtimedwait", ", for a signal"),
         ("futex_do_wait", ""),
     ],
 )

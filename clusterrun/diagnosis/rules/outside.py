@@ -13,6 +13,7 @@ from clusterrun.diagnosis.evidence import START_PATIENCE, ChildProcess, PythonSt
 from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason, waits_for_idle_pool
 from clusterrun.diagnosis.explain_rank import at as at_line
 from clusterrun.diagnosis.hypothesis import Explain, Hypothesis, Ranks
+from clusterrun.diagnosis.kernel_waits import KernelWait, kernel_wait
 from clusterrun.diagnosis.rules import absent_rank, different_places
 from clusterrun.diagnosis.stacks import (
     TOGETHER,
@@ -78,8 +79,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return processes
     alone = RankVote({rank.rank: rank.location.line for rank in living})
     is_known = alone.lone() >= 0 and all(line for line, _ in alone.sides)
-    # A sleep ends by itself, as hrtimer_nanosleep does: a simulator of a slow step is no hang.
-    sleeps = all("sleep" in rank.process.waits_in for rank in living)
+    # A sleep ends by itself: a simulator of a slow step is no hang.
+    sleeps = all(kernel_wait(rank.process.waits_in) is KernelWait.SLEEP for rank in living)
     explain = partial(explain_waiting_outside, sides=alone.sides if is_known else [])
     return [Hypothesis(explain, CERTAINTY, final=not sleeps)]
 
