@@ -375,7 +375,7 @@ def _rest_of(world: JobWorld, history: JobHistory, seconds_seen: float) -> Rest:
     )
     considered = considered or [rank for rank in world.ranks if rank.state]
     still_seconds = {rank.rank: history.still_for(rank, counters.get(rank.rank, ())) for rank in world.ranks}
-    # Of some sleeping threads the kernel forgets when they ran.
+    # The kernel forgets when some sleeping threads ran.
     timed = [rank for rank in considered if rank.process.idle >= 0 or rank.moved]
     seconds = min([*(still_seconds[rank.rank] for rank in timed or considered), seconds_seen])
     by_chance = [

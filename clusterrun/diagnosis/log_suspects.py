@@ -32,6 +32,18 @@ _NOT_NEAR = re.compile(
     r"|terminate called"
 )
 
+# torch's warning to a rank that calls a collective of a group of other ranks, and goes on without it.
+_NO_MEMBER = re.compile(r"Running (\w+) on global rank (\d+) which does not belong to the given group")
+
+
+def calls_of_other_groups(log: JobLog) -> dict[str, set[int]]:
+    """Return the ranks that called a collective in a group of others, by collective."""
+    callers: dict[str, set[int]] = {}
+    for _, _, text in log.tail:
+        if warning := _NO_MEMBER.search(text):
+            callers.setdefault(warning[1], set()).add(int(warning[2]))
+    return callers
+
 
 def native_frame(log: JobLog, before: int) -> str:
     """Return where native code crashed, by the innermost named frame that Open MPI shows; '' without."""

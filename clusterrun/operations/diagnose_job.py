@@ -10,15 +10,17 @@ from collections.abc import Sequence
 
 from clusterrun.atomic_file import write_whole
 from clusterrun.diagnosis.decide import Judgement
+from clusterrun.diagnosis.job_log import JobLog
 from clusterrun.diagnosis.job_looks import JobLook
 from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
+from clusterrun.diagnosis.log_suspects import calls_of_other_groups
 from clusterrun.diagnosis.stacks import script_has_ended
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.diagnose import longer_limit
-from clusterrun.operations.diagnose_log import failure_in_output
+from clusterrun.operations.diagnose_log import failure_in_output, output_of
 from clusterrun.operations.job_step import (
     check_live,
     input_argv,
@@ -67,13 +69,8 @@ def diagnose_job(
     if grown > 0 and not diagnosis.culprits:
         growth = f"{job.output} grew by {grown} bytes within {clock.monotonic() - began:.0f} s"
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, growth))
-    if diagnosis.verdict is not Verdict.NOTHING and (failure := failure_in_output(context, job)):
-        evidence = (f"{job.output} tells of a failure: {failure}", *diagnosis.evidence)
-        if looker.all_run:
-            # The process that printed the error still runs.
-            error = failure.rpartition(" failed first: ")[2]
-            evidence = (*diagnosis.evidence, f"{job.output} shows an error that ended no rank: {error}")
-        diagnosis = replace(diagnosis, evidence=evidence)
+    if diagnosis.verdict is not Verdict.NOTHING:
+        diagnosis = _with_output(diagnosis, output_of(context, job), job.output, looker.all_run)
 
     # The commands of a diagnosis name no run: name the job in them, and the file of its output.
     def named(text: str) -> str:
@@ -93,6 +90,21 @@ def diagnose_job(
         )
         remedy = "; ".join(filter(None, (longer, remedy)))
     return replace(diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=remedy)
+
+
+def _with_output(diagnosis: Diagnosis, log: JobLog, path: str, all_run: bool) -> Diagnosis:
+    """Add what the job's output says of a failure, or of calls that torch did not run."""
+    evidence = diagnosis.evidence
+    if failure := failure_in_output(log):
+        evidence = (f"{path} tells of a failure: {failure}", *evidence)
+        if all_run:
+            # The process that printed the error still runs.
+            error = failure.rpartition(" failed first: ")[2]
+            evidence = (*diagnosis.evidence, f"{path} shows an error that ended no rank: {error}")
+    for call, ranks in calls_of_other_groups(log).items():
+        outside = f"{ranks_in_words(ranks)} called {call} of a group of other ranks"
+        evidence = (f"{path} shows that {outside}, and went on without it", *evidence)
+    return replace(diagnosis, evidence=evidence)
 
 
 def _output(job: ForeignJob) -> tuple[int, float]:

@@ -186,13 +186,15 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet, us
     return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))), remedy=remedy)
 
 
-def failure_in_output(context: Context, job: ForeignJob) -> str:
-    """Return what the output of a job that runs says of a failure; '' if it shows none.
-
-    The middle of a long output is not read.
-    """
+def output_of(context: Context, job: ForeignJob) -> JobLog:
+    """Return the output of a job that runs. The middle of a long one is not read."""
     log, reader = JobLog(), _BoundedReader(context.clock.monotonic, quiet, skips_middle=True)
     _read_each(log, reader, tuple(dict.fromkeys(filter(None, (job.output, job.error_output)))))
+    return log
+
+
+def failure_in_output(log: JobLog) -> str:
+    """Return what the output of a job that runs says of a failure; '' if it shows none."""
     diagnosis = diagnosis_of(log)
     return diagnosis.message if diagnosis.verdict in (Verdict.CRASHED, Verdict.OUT_OF_MEMORY) else ""
 

@@ -314,6 +314,20 @@ def test_an_error_in_the_output_of_a_job_whose_ranks_all_run_is_the_last_evidenc
     assert "failed first" not in str(evidence) and "ImportError: no plugin" in evidence[-1]
 
 
+def test_ranks_that_called_a_collective_of_other_ranks_are_evidence(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = replace(JOB, output=str(tmp_path / "slurm-7.out"), nodelist="n1")
+    warning = "c10d.py:9: Running all_reduce on global rank {} which does not belong to the given group.\n"
+    (tmp_path / "slurm-7.out").write_text("".join(map(warning.format, (2, 1, 2))))
+    answer = system.Completed(
+        ("srun",), 0, "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4))), "", 1.0
+    )
+    monkeypatch.setattr(system, "run", lambda *arguments, **options: answer)
+    evidence = diagnosing.diagnose_job(context(tmp_path), job, 40.0).evidence
+    assert "ranks 1-2 called all_reduce" in evidence[0]
+
+
 def test_an_output_that_grows_during_the_looks_is_evidence(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
