@@ -58,6 +58,7 @@ _MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited 
 # Intel MPI and MPICH: the rank on one line, its end on the next.
 _HYDRA_RANK = re.compile(r"^=\s+(?:RANK (\d+) )?PID (\d+) RUNNING AT (\S+)")
 _HYDRA_END = re.compile(r"^=\s+(?:KILLED BY SIGNAL: (\d+ \(.*\))|EXIT (?:CODE|STATUS): (\d+))")
+_POD = re.compile(r"^(?:Name|Node): {2,}([\w.-]+)")
 _JAX = re.compile(
     r"/job:\w+/replica:\d+/task:(\d+) has been set to ERROR in coordination service: \w+: (.*?\.)"
 )
@@ -158,6 +159,11 @@ _ROWS = tuple(
             r"|exceed(?:s|ed) job hard limit \"?(?:h_vmem|h_data|h_rss|mem)",
             EndKind.MEMORY,
             "the scheduler killed the job because it reached its memory limit",
+        ),
+        (
+            r"^(?:(?P<node>\S+) +\d+/\d+ +|Reason: +)OOMKilled\b",
+            EndKind.MEMORY,
+            "Kubernetes killed a container because it reached its memory limit",
         ),
         (r"^TERM_PREEMPT: ", EndKind.PREEMPTED, _SENTENCES[EndKind.PREEMPTED]),
         (r"^TERM_REQUEUE_\w+: ", EndKind.REQUEUED, _SENTENCES[EndKind.REQUEUED]),
@@ -318,6 +324,8 @@ class EndLines:
         # Whether Slurm ended the job for a reason of its own: ranks that end after that are no cause.
         self._is_job_ended = False
         self._container: list[str] = []
+        # The pod that kubectl describes, or its node.
+        self._pod = ""
         # The lines of a message of Open MPI, until it ends.
         self._message: list[str] | None = None
 
@@ -358,6 +366,8 @@ class EndLines:
         line = text.strip()
         if end := self._of_mpi_message(line):
             return end
+        if match := _POD.match(line):
+            self._pod = match[1]
         self._tasks_are_launchers = self._tasks_are_launchers or _OF_TORCHRUN.search(text) is not None
         if match := _TASKS.search(text):
             return self._of_tasks(match, line)
@@ -370,7 +380,9 @@ class EndLines:
             if match := pattern.search(line):
                 groups = match.groupdict()
                 ranks = (int(groups["rank"]),) if groups.get("rank") else ()
-                return EndLine(kind, words.format(**groups), line, ranks, groups.get("node", ""))
+                is_of_pod = words.startswith("Kubernetes")
+                node = groups.get("node") or (self._pod if is_of_pod else "")
+                return EndLine(kind, words.format(**groups), line, ranks, node)
         if match := _CONTAINER.search(text):
             self._container.append(match[1])
             inner = [message.strip() for message in self._container if message.startswith("  ")]

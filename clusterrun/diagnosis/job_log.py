@@ -40,6 +40,8 @@ _NOT_LOADED = re.compile(
 )
 # How many ranks a job has.
 _WORLD = re.compile(r"(?i)(?:\bworld[_ ]?size\W{1,3}|\bnranks |\bMEMBER: \d+/)(\d{1,6})\b")
+# submitit writes one file for each rank.
+_OF_SUBMITIT = re.compile(r"JobEnvironment\(.*\bhostname=([\w.-]+),.*\bglobal_rank=(\d+)\((\d+)\)")
 _ANNOUNCED = re.compile(r"\bGLOBAL_RANK: (\d+), MEMBER: ")
 HARMLESS = re.compile(
     r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
@@ -145,6 +147,10 @@ class JobLog:
             return
         if (last_of_run := self._run_detector.hear(self.order, text, line.time)) >= 0:
             self._begin_run(last_of_run)
+        if environment := _OF_SUBMITIT.search(text):
+            self._file_rank = int(environment[2])
+            self.nodes[self._file_rank] = environment[1]
+            self.world = max(self.world, int(environment[3]))
         rank = line.rank if line.rank >= 0 else self._file_rank
         if not self.end_lines.is_in_message:
             self.tail.append((self.order, rank, text))

@@ -613,7 +613,7 @@ ROWS: tuple[KnownError, ...] = (
         "load what it needs in --setup ('module load cuda'), or set LD_LIBRARY_PATH with --env",
     ),
     KnownError(
-        r"undefined symbol",
+        r"undefined symbol|numpy\.dtype size changed|module that was compiled using NumPy 1",
         "a native extension or library was built for another version of torch or of a library",
         "install a wheel that fits this torch, CUDA and Python, or build it again; LD_LIBRARY_PATH may put "
         "another library first",
@@ -637,7 +637,7 @@ ROWS: tuple[KnownError, ...] = (
         "lib64/stubs of the CUDA toolkit",
     ),
     KnownError(
-        r"fatal error: \S+\.h(?:pp)?: No such file|Error building extension '",
+        r"fatal error: \S+\.h(?:pp)?: No such file|Error building extension '|Failed to find C compiler",
         "a native extension could not be compiled: the compiler's message comes first",
         "load a compiler and the CUDA toolkit of torch's version (module load), or install a wheel of it",
     ),

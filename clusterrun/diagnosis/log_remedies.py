@@ -29,7 +29,8 @@ ENDED_REMEDY = (
     " clusterrun diagnose JOB shows where"
 )
 _MEMORY_REMEDY = (
-    "ask for more with --mem (LSF: -M, PBS: -l mem), use fewer data-loader workers, or a smaller batch"
+    "ask for more with --mem (LSF: -M, PBS: -l mem, Kubernetes: limits.memory), use fewer data-loader"
+    " workers, or a smaller batch"
 )
 REMEDIES = {
     EndKind.NODE: "sinfo -R shows why; submit again with --exclude for that node",

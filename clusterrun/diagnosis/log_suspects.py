@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 
 from clusterrun.diagnosis.job_log import HARMLESS, MOST_EXCEPTION, MOST_SUSPECTS, JobLog
 from clusterrun.diagnosis.known_errors import meaning
@@ -26,6 +27,11 @@ _LOOKS_WRONG = re.compile(
 )
 # A frame of Open MPI's handler of signals: the library or program, and the function.
 _NATIVE_FRAME = re.compile(r"\[[\w.-]+:\d+\] \[ ?\d+\] (?:\S*/)?([^/\s]+)\((\w+)\+0x")
+# The addresses of an RDMA connection that failed.
+_CONNECTION = re.compile(
+    r"(?:^(?P<node>[\w.-]+):\d+:\d+ .*)?completion from peer (?P<peer>[\w.]+)<"
+    r"(?:.* localGid (?:::ffff:)?(?P<local>[\d.]+) )?"
+)
 # Source code, headings, and what launchers and loaders print of an error.
 _NOT_NEAR = re.compile(
     r"^raise |:$|frame #|following exception|(?:exitcode|exit code|status)\b|: Caught |^\w+\("
@@ -106,3 +112,28 @@ def lines_near(log: JobLog, first: LogError) -> list[str]:
         if rank in (-1, first.rank) and looks_wrong and not (is_far or HARMLESS.search(line)):
             lines.append(line.strip()[:MOST_EXCEPTION])
     return [line for line in dict.fromkeys(lines) if not _NOT_NEAR.search(line)]
+
+
+def ends_in_common(log: JobLog, errors: Sequence[LogError]) -> tuple[list[str] | None, bool]:
+    """Return the ends that all RDMA connections that failed share, and whether one process reported all.
+
+    Its own end is left out then. None: there are no such connections.
+    """
+    warnings = [("", _CONNECTION.search(text)) for _, _, text in log.tail if "NCCL WARN" in text]
+    messages = [
+        (entry.node or f"rank {entry.rank}", _CONNECTION.search(entry.error.text)) for entry in errors
+    ]
+    connections, node_of_address, reporters = [], {}, set()
+    # A warning of NCCL names its node, and the exception of the rank repeats it.
+    for reporter, match in warnings if any(match for _, match in warnings) else messages:
+        if match:
+            reporter = match["node"] or reporter
+            connections.append({reporter, match["local"] or reporter, match["peer"]})
+            node_of_address[match["local"]] = reporter
+            reporters.add(reporter)
+    if not any(match for _, match in messages):
+        return None, False
+    has_one_reporter = len(reporters) == 1
+    ends = {node_of_address.get(end, end) for end in set.intersection(*connections)}
+    ends -= reporters if has_one_reporter else set()
+    return sorted(end for end in ends if not end.startswith("rank ")), has_one_reporter

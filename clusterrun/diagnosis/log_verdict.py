@@ -59,6 +59,7 @@ from clusterrun.diagnosis.log_suspects import (
     LINES_BEHIND,
     LOOKS_FATAL,
     complaint_before,
+    ends_in_common,
     lines_near,
     native_frame,
     suspect_errors,
@@ -132,8 +133,6 @@ _DONE = re.compile(r"(?i)(?:all )?done\b(?! \w+ing\b)")
 _BETWEEN = re.compile(r"mismatch between collectives")
 # The ranks that such a message, or one about a shared GPU, names.
 _MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running)")
-# The address of the other end of an RDMA connection that failed.
-_PEER = re.compile(r"completion from peer ([\w.]+)<")
 # A program lacks what an environment brings.
 _LACKS = re.compile(r"ModuleNotFoundError|ImportError|shared object|not found|No such file")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
@@ -496,10 +495,13 @@ class _LogVerdict:
         is_between = SIZES.search(error.text) or _BETWEEN.search(error.text)
         if is_between:
             culprits = ()  # the other rank may be wrong
-        peers = {peer for log_error in same for peer in _PEER.findall(log_error.error.text)}
-        peer = peers.pop() if len(peers) == 1 and len(ranks) > 1 else ""
-        if peer:  # it is what the connections that failed have in common
-            on, culprits = "", (Culprit(-1, peer, error.headline),)
+        ends, has_one_reporter = ends_in_common(self._log, same)
+        if has_one_reporter:
+            culprits += tuple(Culprit(-1, end, error.headline) for end in ends or ())
+        elif ends is not None:
+            evidence.append(f"reported by {who}{on}")
+            culprits = tuple(Culprit(-1, end, error.headline) for end in ends)
+            who, on = "RDMA connections", f" of {ends[0]}" if ends else ""
         lines_after_nccl = first.order - self._log.nccl_failed if self._log.nccl_failed else 0
         # What an operation that failed should have received may be garbage.
         follows_nccl = 0 < lines_after_nccl < LINES_TO_EXCEPTION and not root
@@ -516,7 +518,7 @@ class _LogVerdict:
         were = "was" if is_alone else "were"
         did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
         did = "reported" if is_between else did
-        did = f"lost their connections to {peer}" if peer else did
+        did = "failed" if who == "RDMA connections" else did
         message = error.message if is_between else error.headline
         if message != error.message:
             evidence.append(error.text)
@@ -572,7 +574,7 @@ class _LogVerdict:
             if not is_explained or "did not receive grad" in line
         ]
         ends = [end.line for end in self._ends[:3]]
-        near = [line for line in near if line not in sentence and line not in ends]
+        near = [line for line in near if line not in sentence + error.message and line not in ends]
         evidence += [f"near it: {line}" for line in near[:MOST_NEAR]]
         evidence += ends
         remedy = self._remedy_of_error(error, row, line_of(where))

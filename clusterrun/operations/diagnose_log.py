@@ -152,7 +152,7 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet, us
     belongs = re.compile(
         rf"^(?:{_USUAL_NAMES}|{re.escape(job.name)})?[-_.]?{number}|(?<!\d){number}(?!.*(?<![A-Za-z\d])\d)"
     )
-    paths_of_steps: list[str] = []
+    paths_of_steps = [path for name in context.client().step_files(job) for path in sorted(glob.glob(name))]
     folders = [os.path.dirname(path) for path in paths or names]
     if not paths:
         # The accounting of an older Slurm lacks the output file that a line of the script names.

@@ -156,6 +156,13 @@ class SlurmClient:
                 return files
         return ()
 
+    def step_files(self, job: ForeignJob) -> tuple[str, ...]:
+        """Return the names or globs of files that steps of an ended job may have written."""
+        from clusterrun.slurm import foreign_job
+
+        answer = self._tried(foreign_job.steps_argv(job.job_id))
+        return foreign_job.read_steps(job, answer.out) if answer.code == 0 else ()
+
     def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
         """Return the accounting's rows for ``job_ids``; none if the site has no accounting."""
         return self._account(f"--jobs={','.join(job_ids)}") if job_ids else ()

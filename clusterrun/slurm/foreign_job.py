@@ -163,7 +163,7 @@ def read_outputs(job: ForeignJob, out: str) -> tuple[str, ...]:
     if len(cells) <= 2:
         # The values of ``--output`` and ``--error`` on the line that submitted the job, else in its script.
         arguments = _split(cells[-1])
-        names = _values(arguments)
+        names = _values(_own_options(arguments))
         files = [os.path.join(cells[0], argument) for argument in arguments[1:]]
         script = next(filter(os.path.isfile, files), "")
         if script and not names:
@@ -177,11 +177,36 @@ def read_outputs(job: ForeignJob, out: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(os.path.normpath, paths)))
 
 
+def steps_argv(job_id: str) -> tuple[str, ...]:
+    """Return the query for the lines that started the steps of a job. Slurm before 21.08 refuses it."""
+    return ("sacct", "--noheader", "--parsable2", f"--jobs={job_id}", "--format=WorkDir,SubmitLine")
+
+
+def read_steps(job: ForeignJob, out: str) -> tuple[str, ...]:
+    """Return the files that the steps of a job may have written: the values of ``--output`` of srun."""
+    rows = [line.split("|", 1) for line in out.splitlines() if "|" in line]
+    folder = next((folder for folder, _ in rows if folder), "/")
+    lines = [line for _, line in rows if re.match(r"(?:\S*/)?srun\b", line)]
+    names = [name for line in lines for name in _values(_own_options(_split(line)))]
+    paths = (os.path.normpath(os.path.join(folder, _filled(name, job))) for name in names)
+    return tuple(dict.fromkeys(paths))
+
+
 def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError:
         return line.split()
+
+
+def _own_options(words: list[str]) -> list[str]:
+    """Return the words of a command without those of the program that it starts, which may look like options.
+
+    Neither the program nor its script follows an option.
+    """
+    pairs = enumerate(zip(words, words[1:]), 1)
+    end = next((at for at, pair in pairs if not any(word.startswith("-") for word in pair)), len(words))
+    return words[:end]
 
 
 def _values(arguments: list[str]) -> list[str]:

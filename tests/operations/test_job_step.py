@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import glob
 import json
 import os
 import zlib
@@ -74,6 +75,9 @@ class Client:
 
     def output_files(self, job: ForeignJob) -> tuple[str, ...]:
         return (job.output,)
+
+    def step_files(self, job: ForeignJob) -> tuple[str, ...]:
+        return (f"{glob.escape(os.path.dirname(job.output))}/fit*",)
 
 
 def context(tmp_path: Any, job: ForeignJob | None = JOB) -> Context:
@@ -527,6 +531,14 @@ def test_the_number_of_a_job_is_the_last_one_in_the_name_of_a_file_or_follows_it
     (tmp_path / name).write_text("srun: error: n2: task 1: Exited with exit code 2\n")
     diagnosis = diagnose_ended_job(context(tmp_path), replace(JOB, word="FAILED", output=str(own)))
     assert (name in diagnosis.evidence[-1]) is is_own
+
+
+def test_the_files_that_the_steps_of_an_ended_job_wrote_are_read(tmp_path: Any) -> None:
+    (tmp_path / "slurm-7.out").write_text("fine\n")
+    (tmp_path / "fit_1").write_text("srun: error: n2: task 1: Exited with exit code 2\n")
+    job = replace(JOB, word="FAILED", output=str(tmp_path / "slurm-7.out"))
+    diagnosis = diagnose_ended_job(context(tmp_path), job)
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(1, "n2")]
 
 
 @pytest.mark.parametrize("folder", ["", "logs"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.model.states import State
-from clusterrun.slurm.foreign_job import ForeignJob, read_accounting, read_outputs, read_shown
+from clusterrun.slurm.foreign_job import ForeignJob, read_accounting, read_outputs, read_shown, read_steps
 
 # Slurm 22.05, lines that are not read left out.
 SHOWN = """\
@@ -130,6 +130,20 @@ def test_a_job_is_read_as_the_accounting_remembers_it() -> None:
 def test_the_output_files_of_an_ended_job(answer: str, files: tuple[str, ...]) -> None:
     job = ForeignJob("7", "my run", "ada", "FAILED")
     assert read_outputs(job, answer) == files
+
+
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        ("srun -o fit.txt -e %x.%t python fit.py --output model", ("/w/fit.txt", "/w/my run.*")),
+        ("/usr/bin/srun --label -o logs/fit-%j python fit.py", ("/w/logs/fit-7",)),
+        ("srun -l python fit.py --output model", ()),
+        ("sbatch -o fit.txt job.sh", ()),
+    ],
+)
+def test_the_files_that_a_step_of_an_ended_job_wrote(line: str, files: tuple[str, ...]) -> None:
+    job = ForeignJob("7", "my run", "ada", "FAILED")
+    assert read_steps(job, f"/w|sbatch job.sh\n|\n|{line}\n") == files
 
 
 def test_the_output_files_of_a_task_of_an_array() -> None:
