@@ -139,8 +139,10 @@ DIAGNOSIS = View(
 
 @click.command()
 @json_option
-@click.option("--limit", metavar="TIME", help=f"How long a live run may take to answer ({LIMIT:.0f}s).")
-@click.option("--user", default="", metavar="NAME", help="Root: look at a Slurm job of this user.")
+@click.option(
+    "--limit", metavar="TIME", help=f"Look at a live run or job for at most this long ({LIMIT:.0f}s)."
+)
+@click.option("--user", default="", metavar="NAME", help="For root: the user whose Slurm job it is.")
 @click.option(
     "--log", "logs", multiple=True, metavar="FILE", help="Read log files of any job instead; - is stdin."
 )
@@ -266,13 +268,14 @@ def _stack(group: Stacks) -> list[str]:
     heading = f"rank {group.ranks}" if count == 1 else f"{count} ranks: {group.ranks}"
     if not group.stack:
         return [heading, "    no Python stack could be read"]
-    frames = group.stack[:FRAMES]
+    stack = [frame for frame in group.stack if "<frozen importlib" not in frame]
+    frames = stack[:FRAMES]
     lines_shown = [heading]
     for frame in frames:
         text = "" if is_library(frame) else source(frame)
         lines_shown.append(f"    {short(frame)}" + (f"   {text}" if text else ""))
-    if len(group.stack) > FRAMES:
-        lines_shown.append(f"    … and {len(group.stack) - FRAMES} more")
+    if len(stack) > FRAMES:
+        lines_shown.append(f"    … and {len(stack) - FRAMES} more")
     return lines_shown
 
 

@@ -37,6 +37,8 @@ def init(is_silent: bool) -> None:
         raise BadInput(f"you may not write in {folder}", "cd to the folder of your project")
     offer = site_offer(Context(), getpass.getuser())
     asks = not is_silent and sys.stdin.isatty() and sys.stderr.isatty()
+    if not asks and not is_silent:
+        say("clusterrun init asks on a terminal only; standard input is not read; these values are taken:")
     names = [row.name for row in offer.partitions]
     partition = _answer(asks, "Partition", offer.default_partition, names)
     accounts = offer.accounts_of(partition) or offer.accounts
@@ -63,6 +65,7 @@ def _answer(asks: bool, question: str, default: str, choices: Sequence[str], is_
     ``is_free``: the user may type something that is none of ``choices``.
     """
     if not asks:
+        say(f"{question.partition(' (')[0]}: {default or 'none'}")
         return default
     if choices:
         say(f"{question}: {', '.join(choices)}")

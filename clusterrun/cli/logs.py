@@ -137,4 +137,4 @@ def _nothing(context: Context, logs: RunLogs, run_id: str) -> None:
         say(f"no output yet; the run is {status.state.value}, {status.phase.value}{reason}")
     path = context.store.paths(run_id).job_output
     if os.path.exists(path) and os.path.getsize(path):
-        say(f"the batch step itself printed something: {path}")
+        say(f"output of the batch script itself: {path}")

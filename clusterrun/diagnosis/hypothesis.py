@@ -31,7 +31,7 @@ class Hypothesis:
 
 
 ABSENT = "a rank is absent, and the others wait for it"
-DERIVED = "derived from stacks, source text or habits"
+DERIVED = "inferred from stacks or source code"
 # The other basis of these steps if ranks ended with an error.
 AFTER_CRASH = {
     ABSENT: "a rank printed an error before the others",

@@ -201,7 +201,7 @@ ROWS: tuple[KnownError, ...] = (
         r"op\.preamble\.length <= op\.nbytes|collective mismatch|Detected mismatch between collectives"
         r"|Message truncated : received",
         "ranks called the same collective with tensors of different size or type, or in different order",
-        "let all ranks call the same collectives with equal shapes: mind the last batch, branches on a rank",
+        "let all ranks call the same collectives with equal shapes: check the last batch and each `if rank`",
         Verdict.MISMATCH,
     ),
     KnownError(

@@ -19,11 +19,11 @@ NOT_LOADED_REMEDY = (
     'load the environment in the batch script: eval "$(conda shell.bash hook)" before conda activate;'
     " module avail lists the modules of this cluster"
 )
-NOTHING_REMEDY = (
-    "clusterrun diagnose JOB looks into the ranks if the job still runs; else the log may be of another part"
-    " of the job: see the files of all ranks (srun -o, torchrun --log-dir), the exit code"
+ENDED_WITHOUT_ERROR_REMEDY = (
+    "see the other files of the job (srun -o, torchrun --log-dir), its exit code"
     " (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
 )
+NOTHING_REMEDY = f"if the job still runs: clusterrun diagnose JOB; else {ENDED_WITHOUT_ERROR_REMEDY}"
 ENDED_REMEDY = (
     "sacct -j JOB -o State,End shows when; kill, timeout and scancel do so, often because a job hangs:"
     " clusterrun diagnose JOB shows where"

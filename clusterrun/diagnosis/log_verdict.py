@@ -532,7 +532,7 @@ class _LogVerdict:
             on_node = f" on {first_node}" if first_node else ""
             sentence += f"; the launcher saw rank {self._log.first_rank}{on_node} end first"
         if SIZES.search(error.text):
-            sentence += f"; it was sent these data, and the sender may be wrong{_places(errors)}"
+            sentence += f"; it received these data, so their sender may be at fault{_places(errors)}"
         warning = ""
         if error.row is NCCL_FAILED and not hint and (warnings := self._log.nccl_warnings):
             warning = next(filter(meaning, reversed(warnings)), warnings[-1])

@@ -9,7 +9,7 @@ from clusterrun.model.frozen import frozen
 
 SLACK, WEB, MAIL, APPRISE = "slack", "web", "mail", "apprise"
 ACCEPTED = (
-    "accepted are slack://T…/B…/… (the three parts of an incoming webhook), https://HOST/PATH, and "
+    "give slack://T…/B…/… (the three parts of an incoming webhook), https://HOST/PATH, or "
     "mailto:NAME@HOST[?smtp=HOST:PORT]; with the package apprise, its addresses too"
 )
 _SLACK_HOOK = "https://hooks.slack.com/services/"
@@ -88,4 +88,4 @@ def _host(url: str) -> str:
     except ValueError:
         return ""
     host = f"[{host}]" if ":" in host else host
-    return host if port is None else f"{host}:{port}"
+    return f"{host}:{port}" if host and port is not None else host

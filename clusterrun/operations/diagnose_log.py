@@ -16,6 +16,7 @@ from typing import BinaryIO, cast
 
 from clusterrun.diagnosis.job_log import JobLog
 from clusterrun.diagnosis.log_process import LogError
+from clusterrun.diagnosis.log_remedies import ENDED_WITHOUT_ERROR_REMEDY, NOTHING_REMEDY
 from clusterrun.diagnosis.log_verdict import diagnosis_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.errors import BadInput, NoSuchRun
@@ -182,7 +183,8 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet, us
     state = " ".join(filter(None, (job.word, job.exit_code)))
     notes = [f"Slurm's state of job {job.job_id} is {state}; read: {read}"]
     notes += read_notes
-    remedy = diagnosis.remedy.replace("-j JOB", f"-j {job.job_id}")
+    remedy = diagnosis.remedy.replace(NOTHING_REMEDY, ENDED_WITHOUT_ERROR_REMEDY)
+    remedy = remedy.replace("-j JOB", f"-j {job.job_id}")
     return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))), remedy=remedy)
 
 

@@ -97,6 +97,8 @@ def owner_remedy(job: ForeignJob) -> str:
 def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
     """Return the nodes of a running job. Raise ``BadInput`` if it does not run, or as ``check_owner``."""
     check_owner(job, user)
+    if "COMPLETING" in job.word:
+        raise JobEnded(f"job {job.job_id} has ended, and Slurm is clearing its nodes", _reads_output(job))
     if len(job.running_tasks) > 1:
         array, tasks = job.job_id.partition("_")[0], " ".join(job.running_tasks[:8])
         raise BadInput(f"{array} is an array, and several of its tasks run", f"name one of them: {tasks}")

@@ -138,7 +138,10 @@ def check_notify(urls: Sequence[str], python: str, run: Run = system.run) -> Non
     if code == 4:
         raise BadInput(f"--notify {names}: apprise does not understand this address", ACCEPTED)
     if code:
-        raise BadInput(f"--notify {names} needs the package apprise in {python}", ACCEPTED)
+        problem = (
+            f"--notify {names} has no form that clusterrun sends to, and {python} has no package apprise"
+        )
+        raise BadInput(problem, ACCEPTED)
 
 
 def check_setup(setup: tuple[str, ...]) -> None:

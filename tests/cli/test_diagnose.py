@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.cli.diagnose import lines
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict
 from tests.cli.conftest import CommandLine
 from tests.coordinator.runs import until
 
@@ -100,6 +100,13 @@ def test_culprits_with_one_reason_share_a_line_that_does_not_repeat_the_first_li
     culprits = (*failed, Culprit(3, "n1", stopped), Culprit(4, "n2", stopped))
     shown = lines(Diagnosis(Verdict.CRASHED, first, culprits))
     assert shown[2:] == ["culprits", "  ranks 0-1 on n0", "  rank 2", "  ranks 3-4 on n[1-2]: it is stopped"]
+
+
+def test_frames_of_the_import_system_are_left_out_of_the_page() -> None:
+    imports = tuple(f"<frozen importlib._bootstrap>:{line} _find_and_load" for line in range(20))
+    stacks = Stacks("0", (*imports, "/home/me/own.py:1 <module>"))
+    shown = lines(Diagnosis(Verdict.NOTHING, "the ranks are making progress", (), (stacks,)))
+    assert shown[2:] == ["stacks", "  rank 0", "      own.py:1"]
 
 
 def test_a_rank_that_is_stopped_is_named_by_its_node(waiting: CommandLine) -> None:

@@ -97,7 +97,9 @@ def test_wait_sends_the_message_from_this_machine(clusterrun: CommandLine, web: 
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("ftp://example.org/s3cret", "needs the package apprise in"),
+        ("ftp://example.org/s3cret", "has no package apprise"),
+        ("slack://s3cret", "has no form that clusterrun sends to"),
+        ("https://:80/s3cret", "names no host"),
         ("hooks.slack.com/services/s3cret", "is no address"),
         ("mailto:ada", "is no mail address"),
     ],

@@ -149,6 +149,12 @@ def test_somebody_else_is_offered_no_command_that_is_refused(
     assert refused.value.remedy == "look at it: clusterrun diagnose --user alice 7"
 
 
+def test_a_job_whose_nodes_slurm_clears_has_ended() -> None:
+    with pytest.raises(JobEnded) as error:
+        check_live(replace(JOB, word="COMPLETING"))
+    assert "clusterrun diagnose 7" in error.value.remedy
+
+
 @pytest.mark.parametrize(("me", "user"), [("bob", ""), ("bob", "alice"), ("alice", "bob")])
 def test_the_output_of_an_ended_job_of_somebody_else_is_refused(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, me: str, user: str
@@ -505,6 +511,8 @@ def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> Non
     diagnosis = diagnose_ended_job(context(tmp_path), job)
     assert f"read: {own}, {step}" in diagnosis.evidence[-1]
     assert (diagnosis.verdict, diagnosis.remedy) == (Verdict.NOTHING, "")
+    failed = diagnose_ended_job(context(tmp_path), replace(job, word="FAILED"))
+    assert (failed.verdict, "clusterrun diagnose" in failed.remedy) == (Verdict.UNDETERMINED, False)
 
 
 @pytest.mark.parametrize(

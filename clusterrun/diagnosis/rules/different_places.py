@@ -99,7 +99,7 @@ def explain_different_places(table: CallTable, blamed: Ranks, places: Mapping[in
     lines = {ranks: f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {place}" for place, ranks in sides}
     sentence = "ranks wait for each other in different calls: " + "; ".join([*lines.values()][:MOST_LINES])
     usual_wait = next(line for ranks, line in lines.items() if not set(ranks) <= set(blamed))
-    whys = {rank: f"it waits in {places[rank]}, where {usual_wait}" for rank in blamed}
+    whys = {rank: f"it waits in {places[rank]}, while {usual_wait}" for rank in blamed}
     if not whys:
         sentence += ": stacks alone do not show which of them is wrong"
     remedy = (
