@@ -25,8 +25,8 @@ ENDED_WITHOUT_ERROR_REMEDY = (
 )
 NOTHING_REMEDY = f"if the job still runs: clusterrun diagnose JOB; else {ENDED_WITHOUT_ERROR_REMEDY}"
 ENDED_REMEDY = (
-    "sacct -j JOB -o State,End shows when; kill, timeout and scancel do so, often because a job hangs:"
-    " clusterrun diagnose JOB shows where"
+    "kill, timeout or scancel ended it, often because the job hung: sacct -j JOB -o State,End shows when;"
+    " the next time, type clusterrun diagnose JOB while it hangs"
 )
 _MEMORY_REMEDY = (
     "ask for more with --mem (LSF: -M, PBS: -l mem, Kubernetes: limits.memory), use fewer data-loader"
@@ -42,7 +42,7 @@ REMEDIES = {
     EndKind.EXIT: "see what that rank printed last; srun -l and torchrun --tee 3 mark lines with the rank",
     EndKind.TIME_LIMIT: "ask for more with --time (LSF: -W, PBS: -l walltime), and save checkpoints",
     EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
-    EndKind.CANCELLED: "sacct -j JOB -o State,End shows when (LSF: bhist -l JOB); often scancel",
+    EndKind.CANCELLED: "mostly scancel does so: sacct -j JOB -o State,End shows when (LSF: bhist -l JOB)",
     EndKind.REQUEUED: "squeue -j JOB shows its next start, which appends to the same log file",
     EndKind.OUTSIDE: ENDED_REMEDY,
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",

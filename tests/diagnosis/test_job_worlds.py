@@ -685,7 +685,7 @@ def test_the_one_rank_in_a_different_collective_is_the_culprit(call: MainCall) -
     diagnosis = verdict(*(sampled(rank, call=call) for rank in range(3)), sampled(3, stack=BARRIER))
     assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.MISMATCH, [(3, "n0")])
     assert diagnosis.culprits[0].why.startswith(
-        "it waits in barrier at train.py:20 (step), where ranks 0-2 wait"
+        "it waits in barrier at train.py:20 (step), while ranks 0-2 wait"
     )
 
 
