@@ -79,7 +79,18 @@ def clean(
         return ExitCode.FAILED
     removed = Removed() if dry_run else remove(context, planned, say)
     if as_json:
-        print(_document(context, planned, removed, dry_run))
+        members = {
+            "home": context.store.home,
+            "holds_bytes": planned.holds - removed.left_by,
+            "runs": planned.runs - len(removed.absent),
+            "unmeasured": planned.unmeasured,
+            "dry_run": dry_run,
+            "frees_bytes": planned.frees if dry_run else removed.freed,
+            "removed": planned.going if dry_run else removed.runs,
+            "not_removed": [{"run_id": run_id, "why": why} for run_id, why in planned.not_removed],
+            "failures": [error.seen for error in removed.failures],
+        }
+        print(CLEAN.json(members))
     elif (dry_run or yes) and (rows := planned.going if dry_run else removed.runs):
         show(REMOVED, rows, context.clock.now())
     _tell(context, planned, removed, dry_run, default)
@@ -141,21 +152,6 @@ def _holds(context: Context, planned: CleanPlan, removed: Removed) -> str:
     held = ("at least " if planned.unmeasured else "") + sized(planned.holds - removed.left_by)
     runs = count_of(planned.runs - len(removed.absent), "run")
     return f"{context.store.home} holds {held} in {runs}{unmeasured}"
-
-
-def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> str:
-    members = {
-        "home": context.store.home,
-        "holds_bytes": planned.holds - removed.left_by,
-        "runs": planned.runs - len(removed.absent),
-        "unmeasured": planned.unmeasured,
-        "dry_run": dry_run,
-        "frees_bytes": planned.frees if dry_run else removed.freed,
-        "removed": planned.going if dry_run else removed.runs,
-        "not_removed": [{"run_id": run_id, "why": why} for run_id, why in planned.not_removed],
-        "failures": [error.seen for error in removed.failures],
-    }
-    return CLEAN.json(members)
 
 
 REMOVED = View(

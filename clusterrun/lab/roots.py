@@ -94,8 +94,13 @@ def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
             # Collect a suite's Slurm alone, with the libraries the machine lacks. A suite older than this
             # machine cannot run the machine's Python, but this machine can run its Slurm: the collected files
             # are laid over the machine's /usr in the lab.
-            for path in _slurm_files(part):
-                _copy(part, path)
+            paths: set[str] = set()
+            for package in part.glob("var/lib/dpkg/info/*slurm*.list"):
+                paths.update(line.lstrip("/") for line in package.read_text().splitlines())
+            for path in sorted(paths):
+                is_shared = not path.startswith("usr/") or path.startswith("usr/share/")
+                if not is_shared and not (part / path).is_dir():
+                    _copy(part, path)
             for _ in range(LIBRARY_ROUNDS):  # a copied library may lack another one
                 for path in _lacking_libraries(part):
                     _copy(part, path)
@@ -142,15 +147,6 @@ def _libc(root: Path | None) -> tuple[int, ...]:
     inside = ["chroot", str(root)] if root else []
     result = run([*inside, "ldd", "--version"], ANSWER_SECONDS)
     return tuple(int(part) for part in result.out.splitlines()[0].split()[-1].split("."))
-
-
-def _slurm_files(root: Path) -> Iterator[str]:
-    paths: set[str] = set()
-    for package in sorted(root.glob("var/lib/dpkg/info/*slurm*.list")):
-        paths.update(line.lstrip("/") for line in package.read_text().splitlines())
-    for path in sorted(paths):
-        if path.startswith("usr/") and not path.startswith("usr/share/") and not (root / path).is_dir():
-            yield path
 
 
 def _lacking_libraries(root: Path) -> Iterator[str]:

@@ -98,18 +98,15 @@ class Follower:
         """Return the new content by rank, with ``all_`` also of files that are polled less often."""
         now = self._clock.monotonic()
         if all_ or now >= self._list_at:
-            self._list(now)
+            # Ranks may have started. Listing thousands of files takes time.
+            for file in log_files(self._folder, self._selection):
+                if file.path not in self._files:
+                    self._files[file.path] = Growing(file, 0, self._exact)
+            took = self._clock.monotonic() - now
+            self._list_at = now + min(LONGEST_WAIT, 20 * took)
         longest = LONGEST_WAIT if len(self._files) > FEW and not all_ else 0.0
         due = [growing for growing in self._files.values() if all_ or growing.due(now)]
         return self._pieces(due, lambda growing: growing.new(now, longest))
-
-    def _list(self, now: float) -> None:
-        """Search for files of ranks that have started. Listing thousands of files takes time."""
-        for file in log_files(self._folder, self._selection):
-            if file.path not in self._files:
-                self._files[file.path] = Growing(file, 0, self._exact)
-        took = self._clock.monotonic() - now
-        self._list_at = now + min(LONGEST_WAIT, 20 * took)
 
     def last(self) -> list[Piece]:
         """Return the remaining content after all writers have ended."""

@@ -28,9 +28,14 @@ def parse(text: str, bare: int = 60) -> int:
     stripped = text.strip()
     number = stripped.isascii() and stripped.isdecimal()
     seconds = int(stripped) * bare if number else _people(stripped) or _slurm(stripped)
-    if not 0 < seconds <= LONGEST:
-        raise _refusal(text)
-    return seconds
+    if 0 < seconds <= LONGEST:
+        return seconds
+    remedy = "write 90s, 90m, 2h, 1d12h, 1w, or as Slurm does: HH:MM:SS, DAYS-HH:MM:SS"
+    if _ENDLESS.fullmatch(stripped):
+        remedy = (
+            "leave the option out (its default holds); a job without a time limit: --sbatch time=UNLIMITED"
+        )
+    raise BadInput(f"{text!r} is not a duration", remedy)
 
 
 def spoken(seconds: float) -> str:
@@ -61,15 +66,6 @@ def slurm_form(seconds: int) -> str:
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     return f"{days}-{hour:02d}:{minute:02d}:{second:02d}" if days else f"{hour:02d}:{minute:02d}:{second:02d}"
-
-
-def _refusal(text: str) -> BadInput:
-    remedy = "write 90s, 90m, 2h, 1d12h, 1w, or as Slurm does: HH:MM:SS, DAYS-HH:MM:SS"
-    if _ENDLESS.fullmatch(text.strip()):
-        remedy = (
-            "leave the option out (its default holds); a job without a time limit: --sbatch time=UNLIMITED"
-        )
-    return BadInput(f"{text!r} is not a duration", remedy)
 
 
 def _people(text: str) -> int:

@@ -76,20 +76,17 @@ class LiveUsage:
         now = self._context.clock.monotonic()
         if now - self._asked_at > AGAIN_SECONDS:
             self._asked_at = now
-            self._ask()
+            self._withdraw()
+            body = json.dumps({"sample": {"every": self._every, "seconds": ASKED_SECONDS}})
+            private_folder(self._paths.asks)
+            self._question = os.path.join(self._paths.asks, f"{contract.TOP_ASK}-{secrets.token_hex(6)}")
+            write_whole(self._question, body, sync=False)
         state = self._context.store.state(self.run_id)
         if state is None or not state.attempts:
             return ()
         attempt = self._paths.attempt(state.attempts[-1].epoch)
         readable(self._paths.attempts, attempt.folder)
         return usage_files.newest(attempt, self._allocated)
-
-    def _ask(self) -> None:
-        self._withdraw()
-        body = json.dumps({"sample": {"every": self._every, "seconds": ASKED_SECONDS}})
-        private_folder(self._paths.asks)
-        self._question = os.path.join(self._paths.asks, f"{contract.TOP_ASK}-{secrets.token_hex(6)}")
-        write_whole(self._question, body, sync=False)
 
     def _withdraw(self) -> None:
         if self._question:

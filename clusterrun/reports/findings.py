@@ -37,7 +37,10 @@ def between(link: LinkReport) -> str:
 
 def blamed(report: Report, ends: Callable[[LinkReport], str] = between) -> list[NodeBlame]:
     """Return the subjects that have findings, worst first. ``ends`` returns the name of a link."""
-    blames = [*_nodes(report), *_links(report, ends), *_set(report)]
+    blames = [*_nodes(report), *_links(report, ends)]
+    if report.set_message:
+        grade = report.verdict if report.verdict is not Grade.PASS else Grade.WARN
+        blames.append(NodeBlame("all nodes together", grade, "", (Finding("", grade, report.set_message),)))
     return sorted(blames, key=lambda blame: WORST_FIRST.index(blame.grade))
 
 
@@ -71,9 +74,3 @@ def _links(report: Report, ends: Callable[[LinkReport], str]) -> Iterator[NodeBl
         if link.verdict is not Grade.PASS:
             finding = Finding("", link.verdict, link.message, link.remedy)
             yield NodeBlame(f"link {ends(link)}", link.verdict, link.verdict.value, (finding,))
-
-
-def _set(report: Report) -> Iterator[NodeBlame]:
-    if report.set_message:
-        grade = report.verdict if report.verdict is not Grade.PASS else Grade.WARN
-        yield NodeBlame("all nodes together", grade, "", (Finding("", grade, report.set_message),))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from clusterrun.lab.faults.kinds import FaultType
@@ -60,21 +59,19 @@ def write_gpus(site: LabSite, host: str, faults: list[Fault]) -> None:
             text = XIDS.get(xid, "unknown error")
             line = f"NVRM: Xid (PCI:{bus}): {xid}, pid='<unknown>', name=<unknown>, {text}"
             log.append((float(fault.get("at")), line))
-            document["lost"] += [int(index)] if int(fault.get("xid")) == LOST else []
+            document["lost"] += [place] if xid == LOST else []
     write_whole(folder / "gpu.json", json.dumps(document))
     write_whole(folder / "kernel.log", "".join(f"{at:f} {text}\n" for at, text in log))
     # Written in place: the host has this very file as its /dev/kmsg.
-    site.place.kernel_messages(host).write_text("".join(_records(log)))
-
-
-def _records(log: list[tuple[float, str]]) -> Iterator[str]:
-    """Return lines of /dev/kmsg: level and facility, number, microseconds since the start, flags; text."""
     start = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    for number, (at, text) in enumerate(log, 1):
-        yield f"3,{number},{int((at - start) * 1e6)},-;{text}\n"
+    with site.place.kernel_messages(host).open("w") as records:
+        for number, (at, text) in enumerate(log, 1):
+            # Level and facility, number, microseconds since the start, flags; text.
+            records.write(f"3,{number},{int((at - start) * 1e6)},-;{text}\n")
 
 
-def _checked(site: LabSite, fault: Fault) -> None:
+def _apply(site: LabSite, fault: Fault) -> Fault:
+    site.node(fault.host)
     gpus = site.state.spec.gpus
     if not gpus:
         raise BadInput("the nodes of this lab have no GPUs", "start one with --gpus 8")
@@ -87,11 +84,6 @@ def _checked(site: LabSite, fault: Fault) -> None:
         raise BadInput(
             "say what is wrong with the GPU", "--count, --hang, --driver, --xid, --ecc, --remap or --throttle"
         )
-
-
-def _apply(site: LabSite, fault: Fault) -> Fault:
-    site.node(fault.host)
-    _checked(site, fault)
     recorded = Fault(fault.kind, fault.host, (*fault.details, ("at", f"{time.time():.6f}")))
     write_gpus(site, fault.host, [*_others(site, fault), recorded])
     return recorded

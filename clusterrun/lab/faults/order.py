@@ -17,17 +17,6 @@ KINDS: dict[str, FaultType] = {
 
 def apply(site: LabSite, fault: Fault) -> Fault:
     """Put a fault in force and record it. Raises ``BadInput`` for one that is unknown or in force already."""
-    kind = _checked(site, fault)
-    applied = kind.apply(site, fault)
-    faults = site.state.faults
-    if kind.name == "kill" and not fault.get("process"):
-        faults = tuple(f for f in faults if not (f.host == fault.host and KINDS[f.kind].lives_in_host))
-    site.state = replace(site.state, faults=(*faults, applied))
-    write_state(site.place, site.state)
-    return applied
-
-
-def _checked(site: LabSite, fault: Fault) -> FaultType:
     kind = KINDS.get(fault.kind)
     if kind is None:
         raise BadInput(f"there is no fault {fault.kind!r}", f"there are {', '.join(KINDS)}")
@@ -38,7 +27,13 @@ def _checked(site: LabSite, fault: Fault) -> FaultType:
         site.first(fault.host)
     if any(_same(in_force, fault, kind) for in_force in site.state.faults):
         raise BadInput(f"{fault} is in force already", "end it first: lab fault heal")
-    return kind
+    applied = kind.apply(site, fault)
+    faults = site.state.faults
+    if kind.name == "kill" and not fault.get("process"):
+        faults = tuple(f for f in faults if not (f.host == fault.host and KINDS[f.kind].lives_in_host))
+    site.state = replace(site.state, faults=(*faults, applied))
+    write_state(site.place, site.state)
+    return applied
 
 
 def _same(in_force: Fault, requested: Fault, kind: FaultType) -> bool:

@@ -77,23 +77,19 @@ def wrong_clock(site: LabSite, fault: Fault) -> Fault:
     if match is None:
         raise BadInput(f"--offset {fault.get('offset')!r} is not a duration", "write it as in 90s, -10m, +1h")
     seconds = float(match[1]) * SECONDS[match[2] or "s"]
-    contents = {"ld.so.preload": f"{_library(site)}\n", "faketimerc": f"{seconds:+g}\n"}
+    root = Path(site.state.root or "/")
+    folders = ("usr/lib/*/faketime", "usr/lib*/faketime")
+    libraries = [path for folder in folders for path in sorted(root.glob(f"{folder}/{LIBRARY}"))]
+    if not libraries:
+        raise LabError("a host's clock cannot be moved without libfaketime", "apt-get install libfaketime")
+    library = libraries[0].relative_to(root)
+    contents = {"ld.so.preload": f"/{library}\n", "faketimerc": f"{seconds:+g}\n"}
     for name, text in contents.items():
         own = _own_file(site, fault.host, name)
         own.write_text(text)
         site.on_outside_root(fault.host, "mount", "--bind", str(own), f"{site.state.root}/etc/{name}")
     _restart_slurmd(site, fault.host)
     return fault
-
-
-def _library(site: LabSite) -> str:
-    root = Path(site.state.root or "/")
-    libraries = sorted(root.glob(f"usr/lib/*/faketime/{LIBRARY}")) + sorted(
-        root.glob(f"usr/lib*/faketime/{LIBRARY}")
-    )
-    if not libraries:
-        raise LabError("a host's clock cannot be moved without libfaketime", "apt-get install libfaketime")
-    return "/" + str(libraries[0].relative_to(root))
 
 
 def right_clock(site: LabSite, fault: Fault) -> None:

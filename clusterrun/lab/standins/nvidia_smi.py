@@ -179,12 +179,6 @@ def _table(indices: list[int], state: dict[str, Any]) -> None:
     print("+" + "-" * 89 + "+")
 
 
-def _document(gpus: list[dict[str, object]]) -> None:
-    # This program is started without a folder to import from, so the other half is loaded by its path.
-    other_half = runpy.run_path(os.path.splitext(__file__)[0] + "_xml.py")
-    print(other_half["log"](DRIVER, CUDA, gpus))
-
-
 def _options(arguments: list[str]) -> dict[str, str]:
     """{'--query-gpu': 'name', '-i': '3', …}; `--x=y`, `--x y` and flags alike."""
     options: dict[str, str] = {}
@@ -258,7 +252,9 @@ def main() -> None:
         if "noheader" not in formats:
             print(options[queries[0]].replace(",", ", ").replace("used_memory", "used_gpu_memory [MiB]"))
     elif set(options) - {"-i", "--id"} in ({"-q", "-x"}, {"-q", "--xml-format"}):
-        _document([_values(index, state) for index in indices])
+        # This program is started without a folder to import from, so the other half is loaded by its path.
+        other_half = runpy.run_path(os.path.splitext(__file__)[0] + "_xml.py")
+        print(other_half["log"](DRIVER, CUDA, [_values(index, state) for index in indices]))
     elif not set(options) - {"-i", "--id"}:
         _table(indices, state)
     else:
