@@ -128,6 +128,11 @@ def test_addresses_of_unknown_correctness_blame_nobody(stores: tuple[str, ...]) 
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
 
 
+def test_of_two_ports_of_one_host_the_one_that_rank_0_opens_is_right() -> None:
+    result = verdict(*(meets(number, f"n0:{29500 + number // 2}") for number in range(4)))
+    assert [culprit.rank for culprit in result.culprits] == [2, 3]
+
+
 def test_both_addresses_of_equal_halves_are_reported() -> None:
     result = verdict(*(meets(number, (HERE, THERE)[number // 2]) for number in range(4)))
     assert result.message.endswith(f"ranks 0-1 at {HERE}; ranks 2-3 at {THERE}")

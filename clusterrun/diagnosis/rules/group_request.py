@@ -119,7 +119,12 @@ def _other_store(table: CallTable) -> list[Hypothesis]:
     )
     if vote.is_unanimous:
         return []
-    return [Hypothesis(partial(explain_other_store, sides=vote.sides), CERTAINTY, vote.odd)]
+    odd = vote.odd
+    hosts = {store.rpartition(":")[0] for store, _ in vote.sides}
+    is_port = len(vote.sides) == 2 and len(hosts - {"file"}) == 1
+    if not odd and is_port and 0 in vote.sides[0][1]:
+        odd = vote.sides[1][1]  # rank 0 opens the store at its port
+    return [Hypothesis(partial(explain_other_store, sides=vote.sides), CERTAINTY, odd)]
 
 
 def _is_alias(table: CallTable, address: str, other: str, ranks: Sequence[int]) -> bool:
