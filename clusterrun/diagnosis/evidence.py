@@ -192,6 +192,9 @@ class PythonStacks:
     waits: tuple[ThreadWait, ...] = ()
     # the condition of the ``while`` around the main thread's place; '' if its innermost loop has none
     loop: str = ""
+    # where the main thread is in the script, outermost frame first: ``in FILE FUNCTION``, ``line N`` of each
+    # statement around its place, ``turn N`` of a loop (``turn ?`` if that is unknown), ``if ARM`` of a branch
+    position: tuple[str, ...] = ()
     # frames of the user's code that the main thread was in during the look, outside of collectives
     samples: tuple[str, ...] = ()
     # the functions of libraries that the innermost frame of the main thread has called, innermost first

@@ -190,6 +190,21 @@ def line_of(frame: str) -> str:
     return match[0] if match else frame.partition(" ")[0]
 
 
+def steps_before(position: Sequence[str], other: Sequence[str]) -> Sequence[str]:
+    """Return the steps in which a place of the script certainly comes before another one; () if it does not.
+
+    Lines of ``PythonStacks.position`` are compared within one turn of the loops around both.
+    """
+    for index, (first, second) in enumerate(zip(position, other)):
+        if first == second and not first.endswith(" ?"):
+            continue
+        kind, _, number = first.partition(" ")
+        other_kind, _, other_number = second.partition(" ")
+        is_known = kind == other_kind and number.isdigit() and other_number.isdigit()
+        return position[index:] if is_known and int(number) < int(other_number) else ()
+    return ()
+
+
 def function_of(frame: str) -> str:
     """Return the bare name of the function. py-spy adds the class or the outer function."""
     return frame.rpartition(" ")[2].rpartition(".")[2]

@@ -25,6 +25,9 @@ from clusterrun.rank_hooks.clusterrun_script_source import (
 
 MOST_SOURCE = 2 << 20
 MOST_SETS = 4
+_BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.ExceptHandler, getattr(ast, "Match", ast.If))
+# Iterators whose first value grows in each turn.
+_COUNTS = re.compile(r"(?!.*, -)(?:\w+\.)*(?:t?range|enumerate|count)\(")
 _EXITS = ("__exit__", "__aexit__")
 # Conditions that hold for one rank of a job. Each node has a rank with a certain local rank.
 _OF_ONE_RANK = re.compile(
@@ -74,6 +77,38 @@ def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> s
     names = re.findall(r"(?<![.\w])[A-Za-z_]\w*", condition)
     assignments = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(names) if name in values)
     return f"{condition} ({assignments[:MOST_OF_A_KEY]})" if assignments else condition
+
+
+def position(pid: int, spied: SpiedProcess) -> tuple[str, ...]:
+    """Return where the main thread is in the script (``PythonStacks.position``)."""
+    steps = []
+    scripts = [frame for frame in spied.main if not is_library(frame)]
+    for frame, values in reversed([*zip(scripts, spied.variables)]):
+        path, _, number = line_of(frame).rpartition(":")
+        steps += [f"in {path} {function_of(frame)}", *_steps(parsed(pid, frame), int(number), dict(values))]
+    return tuple(steps)
+
+
+def _steps(tree: ast.Module, number: int, values: Mapping[str, object]) -> list[str]:
+    steps = []
+    for node, _ in own_nodes(scope_around(tree, number)):  # outer statements come first
+        if not getattr(node, "lineno", number + 1) <= number <= (node.end_lineno or 0):
+            continue
+        if isinstance(node, ast.stmt):
+            steps.append(f"line {node.lineno}")
+        is_in_head = isinstance(getattr(node, "body", None), list) and number < node.body[0].lineno
+        if isinstance(node, (*LOOPS, ast.With, ast.AsyncWith)) and is_in_head:
+            steps.append("turn ?")  # Python comes here again after the body
+        elif isinstance(node, LOOPS):
+            is_counted = isinstance(node, ast.For) and _COUNTS.match(ast.unparse(node.iter))
+            target = ast.walk(node.target) if isinstance(node, ast.For) and is_counted else ()
+            counters = [part.id for part in target if isinstance(part, ast.Name)]
+            steps.append(f"turn {values.get(counters[0], '?') if counters else '?'}")
+        elif isinstance(node, _BRANCHES) and not is_in_head:
+            orelse = getattr(node, "orelse", None)
+            is_else = bool(orelse) and isinstance(orelse, list) and number >= orelse[0].lineno
+            steps.append(f"if {node.lineno} {is_else}")
+    return steps
 
 
 def calls_in_line(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:

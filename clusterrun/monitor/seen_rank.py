@@ -40,6 +40,7 @@ from clusterrun.monitor.script_lines import (
     loop_around,
     open_block,
     parsed,
+    position,
     store_call,
 )
 from clusterrun.monitor.stack_reader import MOST_SPIES, StackReader, loads
@@ -87,8 +88,9 @@ def seen_rank(
     request = stacks.request
     if place.doing is Doing.RENDEZVOUS and not request.store and name.address:
         request = replace(request, store=name.address)
-    block = ""
+    block, steps = "", ()
     if place.doing in TOGETHER:
+        steps = within_limit(lambda: position(pid, stacks), steps)
         # A wait in the script's own line may be for a message of one other rank.
         may_meet_all = place.frame != stacks.main[0] or call.is_of_all
         is_half = place.operation != SOME_WAIT and _BETWEEN_TWO.search(place.operation)
@@ -106,6 +108,7 @@ def seen_rank(
             native=stacks.native,
             block=block,
             loop=loop,
+            position=steps,
         ),
         call=call,
         request=request,

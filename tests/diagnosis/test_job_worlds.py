@@ -898,6 +898,61 @@ def test_the_rank_whose_sendrecv_does_not_fit_those_of_the_others_is_named(
     assert "no rank is left" not in diagnosis.message
 
 
+FIT = ("in /home/me/train.py main", "line 48", "turn 2")
+PART = MainCall(group="part")
+
+
+def in_turn(
+    rank: int, steps: str, stack: tuple[str, ...] = ALL_REDUCE, call: MainCall = PART, size: int = 4
+) -> SeenRank:
+    seen = sampled(rank, stack=stack, call=call, size=size)
+    stacks = replace(seen.snapshot.stacks, position=(*FIT, *steps.split(", ")))
+    return replace(seen, snapshot=replace(seen.snapshot, stacks=stacks))
+
+
+@pytest.mark.parametrize(
+    ("usual", "own", "culprits"),
+    [
+        ("line 50", "line 51", [1]),
+        ("line 50, in f, line 4, turn 7", "line 51, in g, line 3", [1]),
+        ("line 50, if 50 False, line 51", "line 52", []),
+        ("line 50", "line 52, if 52 False, line 53", [1]),
+        ("line 50, if 50 False, line 51", "line 50, if 50 True, line 53", []),
+        ("line 50, turn ?, line 51", "line 50, turn ?, line 52", []),
+        ("line 50, turn 4, line 52", "line 50, turn 5, line 51", [1]),
+        ("line 50", "line 49", []),
+        ("", "", []),
+    ],
+)
+def test_a_rank_that_is_further_than_all_others_left_out_the_call_in_which_they_wait(
+    usual: str, own: str, culprits: list[int]
+) -> None:
+    ranks = [in_turn(rank, usual) for rank in (0, 2, 3)]
+    diagnosis = verdict(*ranks, in_turn(1, own, stack=BARRIER))
+    assert (diagnosis.verdict, [culprit.rank for culprit in diagnosis.culprits]) == (
+        Verdict.MISMATCH,
+        culprits,
+    )
+
+
+def test_ranks_that_are_further_are_named_though_each_of_them_may_be_right() -> None:
+    behind = [in_turn(rank, "line 50") for rank in (0, 3)]
+    diagnosis = verdict(*behind, *(in_turn(rank, "line 51", stack=BARRIER) for rank in (1, 2)))
+    assert diagnosis.culprits == ()
+    assert "ranks 1-2 are further in the script" in diagnosis.message
+    halves = [in_turn(rank, "line 50", stack=RECV, call=MainCall("recv", peer=1)) for rank in (0, 2, 3)]
+    assert verdict(*halves, in_turn(1, "line 51", stack=BARRIER)).culprits == ()
+
+
+def test_a_rank_that_waits_for_a_key_before_the_call_of_all_others_has_not_come_to_it() -> None:
+    waiting = [in_turn(rank, "line 19", stack=BARRIER) for rank in (1, 2, 3)]
+    for steps, culprits in (("line 17, if 17 False, line 18", [0]), ("turn ?, line 18", [])):
+        seen = in_turn(0, steps, stack=LINE, call=MainCall("store"))
+        stacks = replace(seen.snapshot.stacks, native=("c10d::TCPStore::wait",))
+        seen = replace(seen, snapshot=replace(seen.snapshot, stacks=stacks))
+        assert [culprit.rank for culprit in verdict(seen, *waiting).culprits] == culprits
+
+
 def test_a_rank_that_waits_for_one_of_several_requests_may_serve_its_peer() -> None:
     def receives(rank: int, name: str = "wait") -> SeenRank:
         call = MainCall(name, "recv", peer=(rank - 1) % 4)

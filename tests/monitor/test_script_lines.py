@@ -16,6 +16,7 @@ from clusterrun.monitor.script_lines import (
     loop_around,
     open_block,
     parsed,
+    position,
     store_call,
 )
 
@@ -163,3 +164,44 @@ def wait(path):
 def test_the_condition_of_the_innermost_loop_is_shown_with_its_values(line: int, loop: str) -> None:
     values = {"path": "/run/READY", "turn": 2}
     assert loop_around(ast.parse(LOOP), f"/me/train.py:{line} wait", values) == loop
+
+
+TURNS = """\
+def fit(loader, store):
+    for epoch in range(3):
+        for batch in loader:
+            step(batch)
+        with lock:
+            step(None)
+        if epoch:
+            step(None)
+        else:
+            step(None)
+        for back in range(9, 0, -1): step(back)
+    while True:
+        step(None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "steps"),
+    [
+        (2, ["line 2", "turn ?"]),
+        (4, ["line 2", "turn 1", "line 3", "turn ?", "line 4"]),
+        (5, ["line 2", "turn 1", "line 5", "turn ?"]),
+        (6, ["line 2", "turn 1", "line 5", "line 6"]),
+        (8, ["line 2", "turn 1", "line 7", "if 7 False", "line 8"]),
+        (10, ["line 2", "turn 1", "line 7", "if 7 True", "line 10"]),
+        (11, ["line 2", "turn 1", "line 11", "turn ?", "line 11"]),
+        (13, ["line 12", "turn ?", "line 13"]),
+    ],
+)
+def test_a_place_in_the_script_is_read_with_the_turns_of_loops(
+    number: int, steps: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(TURNS)
+    library = "/venv/lib/python3.11/site-packages/torch/x.py:5 wait"
+    main = (library, f"{file}:{number} fit")
+    spied = SpiedProcess(main=main, variables=((("epoch", 1), ("back", 3)),))
+    assert position(os.getpid(), spied) == (f"in {file} fit", *steps)

@@ -4,6 +4,8 @@ The fewer ranks are odd if they are in one call, the others in another, and both
 The root of a broadcast waits in it for the odd rank, and others may have left it, so that call does not
 count. One rank in a call of all ranks is odd against all others in one call of any group: a group without it
 would not wait. If it is in a call of a smaller group, a member that left that call out may be odd instead.
+A rank alone that is further in the script than all others has left out the call in which they wait, and one
+that waits for a key of the store before all others has not come to it. Such places need no known group.
 If the ranks are in more than two calls, as in the loop of a library, the frames at which their stacks part
 are compared instead. Nobody is blamed if a rank is in a send, a receive or a store call, which have two ends.
 """
@@ -16,7 +18,15 @@ from functools import partial
 from clusterrun.diagnosis.calls import LOCK, CallTable
 from clusterrun.diagnosis.explain_rank import key_lines
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
-from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, MOST_FRAMES, STORE_WAIT, short
+from clusterrun.diagnosis.stacks import (
+    BACKWARD,
+    GPU_WAIT,
+    MOST_FRAMES,
+    SOME_WAITS,
+    STORE_WAIT,
+    short,
+    steps_before,
+)
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MOST_LINES, blame, more_is_seen, reasons, verb_s
@@ -57,12 +67,38 @@ def rule(table: CallTable) -> list[Hypothesis]:
             blocks = {rank.rank: rank.stacks.block for rank in table.living}
             in_block = [rank for rank, block in blocks.items() if block and not block.endswith(": finally")]
             odd = next((ranks for ranks in sides if list(ranks) == in_block), ())
+    behind, ahead, may_be_passed = _out_of_step(table, vote)
+    if not odd and len(ahead) == 1 < len(behind) and not may_be_passed and _is_collective(table, behind[0]):
+        odd = ahead
+    if not odd and len(behind) == 1 < len(ahead) and len(vote.sides) == 2 and _is_collective(table, ahead[0]):
+        odd = behind if waits[behind[0]].operation.startswith(STORE_WAIT) else ()
     if is_parted:
         places.update(
             (rank, f"{places[rank]} by way of {short(frame)}") for rank, frame in _parted(table).items()
         )
     certainty = CERTAINTY if odd else UNDECIDED
-    return [Hypothesis(partial(explain_different_places, places=places), certainty, odd)]
+    explain = partial(explain_different_places, places=places, ahead=ahead)
+    return [Hypothesis(explain, certainty, odd)]
+
+
+def _out_of_step(table: CallTable, vote: RankVote) -> tuple[Ranks, Ranks, bool]:
+    """Return the ranks in one place of the script, and the others if all of those are further.
+
+    The last value is whether the place is in a branch, so that others may rightly have passed it.
+    """
+    positions = {rank.rank: rank.stacks.position for rank in table.living}
+    for _, behind in vote.sides:
+        first, ahead = positions[behind[0]], tuple(rank for rank in positions if rank not in behind)
+        steps = [steps_before(first, positions[rank]) for rank in ahead]
+        if all(steps) and all(positions[rank] == first for rank in behind):
+            return behind, ahead, any(step.startswith("if ") for step in max(steps, key=len))
+    return (), (), False
+
+
+def _is_collective(table: CallTable, rank: int) -> bool:
+    """Return whether a rank is in a call that no rank leaves before all have come, as far as is known."""
+    call, operation = table.of(rank).call, table.location(rank).operation
+    return not (call.name or call.rooted) and operation not in (*SOME_WAITS, STORE_WAIT)
 
 
 def _parted(table: CallTable) -> dict[int, str]:
@@ -94,12 +130,17 @@ def _odd(table: CallTable, sides: Sequence[Ranks]) -> Ranks:
     return () if is_unclear else vote.odd
 
 
-def explain_different_places(table: CallTable, blamed: Ranks, places: Mapping[int, str]) -> Diagnosis:
+def explain_different_places(
+    table: CallTable, blamed: Ranks, places: Mapping[int, str], ahead: Ranks = ()
+) -> Diagnosis:
     sides = RankVote(places).sides
     lines = {ranks: f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {place}" for place, ranks in sides}
     sentence = "ranks wait for each other in different calls: " + "; ".join([*lines.values()][:MOST_LINES])
     usual_wait = next(line for ranks, line in lines.items() if not set(ranks) <= set(blamed))
     whys = {rank: f"it waits in {places[rank]}, while {usual_wait}" for rank in blamed}
+    if ahead:
+        verb = "is" if len(ahead) == 1 else "are"
+        sentence += f"; {ranks_in_words(ahead)} {verb} further in the script"
     if not whys:
         sentence += ": stacks alone do not show which of them is wrong"
     remedy = (
