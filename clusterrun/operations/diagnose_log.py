@@ -231,7 +231,7 @@ def _read_each(
             if path == STDIN and stdin is not None:
                 files.append(reader.read(log, "stdin", stdin, is_seekable=False))
                 continue
-            with open(path, "rb", buffering=0) as file:
+            with open(path, "rb") as file:
                 is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
                 if is_regular and os.pread(file.fileno(), len(GZIP), 0) == GZIP:
                     with gzip.GzipFile(fileobj=file) as unzipped:
@@ -296,7 +296,7 @@ class _BoundedReader:
         count = read = scanned = total = 0
         lines, rest = _LineFeeder(log), b""
         places: Counter[bytes] = Counter()
-        while data := _chunk(file):
+        while data := file.read(CHUNK):
             total += len(data)
             count += 1
             # Chunks end with a line.
@@ -396,15 +396,6 @@ class _LineFeeder:
         if self._rest:
             self._log.hear(self._rest.decode("utf-8", "replace"))
         self._rest = b""
-
-
-def _chunk(file: BinaryIO) -> bytes:
-    """Return the next ``CHUNK`` bytes; fewer at the end only."""
-    parts, missing = [], CHUNK
-    while missing and (part := file.read(missing)):
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)
 
 
 def _limited(diagnosis: Diagnosis, files: Sequence[ReadFile]) -> Diagnosis:
