@@ -191,22 +191,18 @@ def begin(
     record = new_sweep(spec, points(sets, file), at_most or 0, context)
     if dry_run:
         from clusterrun.config.sweep_points import point_text
-        from clusterrun.operations.sweep import checked, run_name, run_spec
+        from clusterrun.operations.sweep import checked, run_spec
 
         facts, _, notices = checked(record, context)
         say(*dict.fromkeys(notices))
-        specs = [run_spec(record, facts.spec, index) for index in range(len(record.points))]
-        planned = [(spec, spec.command, point.values) for spec, point in zip(specs, record.points)]
-        if as_json:
-            rows = [
-                {"name": spec.name, "point": dict(point), "command": command}
-                for spec, command, point in planned
-            ]
-            print(json.dumps({"name": record.name, "points": rows}))
-            return ExitCode.DONE
-        say(f"would queue {len(specs)} runs:")
-        for index, (_, command, point) in enumerate(planned):
-            print(f"{run_name(record, index)}  {point_text(point)}  {' '.join(command)}")
+        rows, lines = [], []
+        for index, point in enumerate(record.points):
+            planned = run_spec(record, facts.spec, index)
+            rows.append({"name": planned.name, "point": dict(point.values), "command": planned.command})
+            lines.append(f"{planned.name}  {point_text(point.values)}  {' '.join(planned.command)}")
+        if not as_json:
+            say(f"would queue {len(lines)} runs:")
+        print(json.dumps({"name": record.name, "points": rows}) if as_json else "\n".join(lines))
         return ExitCode.DONE
     return _announce(start(record, context, say), as_json)
 

@@ -184,10 +184,13 @@ def drawn(
     return Drawing(tuple(line.rstrip() for line in lines), left_out)
 
 
-def narrowed(rows: list[list[str]], spare: Sequence[str], width: int, room: int) -> list[list[str]]:
-    """Return ``rows`` without spare columns, until the last column has ``room``."""
+def narrowed(
+    rows: list[list[str]], spare: Sequence[str], width: int, room: int | None = None
+) -> list[list[str]]:
+    """Return ``rows`` without spare columns, until the last column has ``room`` (None: until it fits)."""
     for head in spare:
-        if sum(_widths(rows)[:-1]) + GAP * (len(rows[0]) - 1) + room <= width:
+        *widths, last = _widths(rows)
+        if sum(widths) + GAP * len(widths) + (last if room is None else room) <= width:
             break
         place = rows[0].index(head)
         rows = [row[:place] + row[place + 1 :] for row in rows]

@@ -14,7 +14,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.fullscreen import other_screen, picture
 from clusterrun.cli.shell_complete import runs
-from clusterrun.cli.terminal import aligned, coloured, left_out_line, painted
+from clusterrun.cli.terminal import aligned, coloured, left_out_line, narrowed, painted
 from clusterrun.model.duration import clock_time
 from clusterrun.model.size import sized
 from clusterrun.model.usage import NodeUse
@@ -208,14 +208,9 @@ def _table(live: LiveUsage | JobUsage, now: float, ranks: bool, paint: bool, col
         return []
     filled = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
     cells = [[row[place] for place in filled] for row in (HEADS, *rows)]
-    left_out = []
-    for head in SPARE if columns else ():
-        if max(map(len, aligned(cells))) < columns:
-            break
-        if head in cells[0]:
-            place = cells[0].index(head)
-            cells = [row[:place] + row[place + 1 :] for row in cells]
-            left_out.append(head)
+    spare = [head for head in SPARE if head in cells[0]] if columns else []
+    cells = narrowed(cells, spare, columns - 1)
+    left_out = [head for head in spare if head not in cells[0]]
     lines = [line[: columns - 1] if columns else line for line in aligned(cells)]
     lines = [painted(lines[0], "bold" if paint else ""), *lines[1:]]
     return [*lines, left_out_line(left_out)] if left_out else lines
