@@ -33,7 +33,7 @@ CONVERSION = View(
 )
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("script", **FILE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--write", is_flag=True, help="Write the options to a new clusterrun.toml in this folder.")

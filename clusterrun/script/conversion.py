@@ -60,8 +60,6 @@ _PLACES = ("partition", "constraint", "nodelist")
 _BROKEN_END = re.compile(r"(?<!\\)\\[ \t]+(?:#.*)?$")
 # ``--container-image=nvcr.io#nvidia/pytorch``
 _CUT_VALUE = re.compile(r"#SBATCH[^\"'#]*[^\s\\\"'#]#")
-# ``#!/bin/sh –l``, with a dash that is no hyphen.
-_SHELL_ARGUMENT = re.compile(r"#!\s*\S*/(?:env\s+)?(?:ba|z|k|da)?sh\s+(?:-\S+\s+)*([^-\s]\S*)")
 # ``#SBTACH --time=1``
 _MISSPELT = re.compile(r"#\s*(?!SBATCH\b)([A-Z]{5,7})\s+-")
 # Text that is printed, and what replaces a variable that Slurm sets.
@@ -196,9 +194,6 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, NO_SHEBANG))
     if "ksh" in set(map(os.path.basename, shebang[2:].split())) and script.reading.setup:
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, "--setup lines run in bash"))
-    if match := _SHELL_ARGUMENT.match(shebang):
-        reason = f"the shell takes {match[1]} for its script, and the job fails: write an option with -"
-        all_parts.append(Part(1, shebang.rstrip(), PartOutcome.UNTRANSLATED, reason))
     if shebang.endswith("\r"):
         all_parts.append(Part(1, shebang.rstrip(), PartOutcome.OPTION, DOS_LINES))
     texts = [part.text for part in script.reading.parts]
@@ -289,31 +284,7 @@ def _read(
 
     setup = tuple(map(with_counts, reading.setup))
     reading = replace(reading, setup=setup, text=with_counts(reading.text))
-    reason = "sbatch does not read it, because it is behind the first command"
-    is_read = {directive.line for directive in directives}
-    late: list[Part] = [
-        Part(line, comment, PartOutcome.NEEDLESS, reason)
-        for line, comment in source.comments
-        if comment.startswith("#SBATCH") and line not in is_read
-    ]
-    reason = "sbatch reads #SBATCH alone"
-    late += [
-        Part(line, comment, PartOutcome.OPTION, reason)
-        for line, comment in source.comments
-        if (match := _MISSPELT.match(comment)) and nearest(match[1], ["SBATCH"], alike=0.8)
-    ]
-    reason = r"sbatch takes # and what is behind it for a comment: write \#"
-    late += [
-        Part(number, line.strip(), PartOutcome.OPTION, reason)
-        for number, line in enumerate(text.splitlines(), 1)
-        if number in is_read and _CUT_VALUE.match(line)
-    ]
-    reason = "a blank is behind the backslash: the command ends here, and the next line is another one"
-    late += [
-        Part(number, line.strip(), PartOutcome.UNTRANSLATED, reason)
-        for number, line in enumerate(text.splitlines(), 1)
-        if _BROKEN_END.search(line) and not line.lstrip().startswith("#")
-    ]
+    late = [*_odd_lines(text, source, {directive.line for directive in directives})]
     reading = audit.evaluated(source, reading)
     late += audit.differences(source, reading)
     for statement in source.statements if array.values else ():
@@ -343,6 +314,37 @@ def _read(
                 "clusterrun diagnose JOB and top JOB read such a job",
             )
     return _Script(text, directives, array, reading, launch, translate(directives, launch))
+
+
+def _odd_lines(text: str, source: ShellSource, directives: set[int]) -> Iterator[Part]:
+    """Yield the lines that sbatch or the shell read as something else than they seem.
+
+    ``directives``: the lines of which sbatch reads options.
+    """
+    comments = dict(source.comments)
+    for number, line in enumerate(text.splitlines(), 1):
+        comment = comments.get(number, "")
+        outcome = PartOutcome.OPTION
+        if number in directives:
+            reason = r"sbatch takes # and what is behind it for a comment: write \#"
+            is_odd = _CUT_VALUE.match(line) is not None
+        elif comment.startswith("#SBATCH"):
+            outcome, reason = (
+                PartOutcome.NEEDLESS,
+                "sbatch does not read it, because it is behind the first command",
+            )
+            is_odd = True
+        elif match := _MISSPELT.match(comment):
+            reason = "sbatch reads #SBATCH alone"
+            is_odd = nearest(match[1], ["SBATCH"], alike=0.8) != []
+        else:
+            outcome = PartOutcome.UNTRANSLATED
+            reason = (
+                "a blank is behind the backslash: the command ends here, and the next line is another one"
+            )
+            is_odd = _BROKEN_END.search(line) is not None and not line.lstrip().startswith("#")
+        if is_odd:
+            yield Part(number, line.strip(), outcome, reason)
 
 
 def _with_own_gpus(script: _Script) -> _Script:

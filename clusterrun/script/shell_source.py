@@ -795,6 +795,8 @@ class ShellSource:
             and expansions[0].end_byte - expansions[0].start_byte == len(node.text or "") - 2
         ):
             part = self._constant(expansions[0])
+            if isinstance(part, tuple) and "*" in self._text(expansions[0]):
+                return (" ".join(part),)
             if isinstance(part, tuple):
                 return part
         return (self._expanded(node, node.start_byte + 1, node.end_byte - 1),)

@@ -86,15 +86,12 @@ _WAITS = re.compile(r"\A(?:wait\b|(?:while|until|for)\b.*\bsleep\b)|\$!", re.DOT
 # ``set -u``, and ``set +u``.
 _NOUNSET = re.compile(r"set\s(?:.*\s)?([-+])(?:[a-zA-Z]*u|o\s+nounset\b)")
 _NOUNSET_LINES = ("set -u", "set +u")
-_ENDS_HERE = "set -u ends the script here: no #SBATCH line sets it"
 # The variable whose name another one holds: ``${!NAME}``.
 _INDIRECT = re.compile(r"\$\{![A-Za-z_]\w*\}", re.ASCII)
 # Kinds of statements whose commands all run.
 _CERTAIN = (*ASSIGNMENTS, "subshell", "compound_statement")
 # A variable that must be set there.
 _EXPANDED = re.compile(r"(?<!\\)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)", re.ASCII)
-# Variables that Slurm sets only if an option asks for what they count.
-_OF_RESOURCES = re.compile(r"SLURM_(?:NTASKS_PER_\w+|CPUS_PER_\w+|GPUS_PER_\w+|MEM_PER_\w+|ARRAY_\w+)")
 _OF_SLURM = re.compile(r"\bSLURM_[A-Z_]+\b")
 
 
@@ -188,8 +185,7 @@ def read_before(
             reads = statement.reads | variables_read([statement.text])
             needed |= reads
             read_by_setup |= reads
-        own = [Part(statement.line, statement.text, outcome, reason)]
-        own += [Part(reader.line, reader.text, outcome, reason) for reader in readers]
+        own = [Part(part.line, part.text, outcome, reason) for part in (statement, *readers)]
         is_handler = statement.kind == "function_definition" and calls(traps, statement)
         if is_handler or facts.requeues or reason == IS_TRAP_OF_SIGNAL:
             parts += _parts_of_handler(scope, statement)
@@ -241,37 +237,22 @@ def _with_nounset(
     settings = [statement for statement in statements if _NOUNSET.match(statement.text)]
     command = training.statement if training else None
     is_certain = command is not None and (command.is_plain or command.kind in _CERTAIN)
-    # A last line reads the variables of the command, and those of a statement that is not in the line.
-    in_lines = "\n".join(lines)
-    absent = [other.text for other in statements if other.is_plain and other.text not in in_lines]
-    of_command = _expanded("\n".join((*absent, *([command.text] if command and is_certain else []))))
-    whole = (*statements, command) if command else statements
+    of_command = _expanded(command.text) if command and is_certain else []
     is_set = {*OF_SHELL, *RENDEZVOUS, *scope.source.constants, *scope.source.environment}
-    names = dict.fromkeys((*_expanded(in_lines, "+"), *of_command))
-    unset: set[str] = set()
-    is_on = False
-    for other in whole:
-        match = _NOUNSET.match(other.text)
-        is_on = match[1] == "-" if match else is_on
+    for other in statements:
         # ``A=$A:x`` reads it before it sets it. An option that is not given sets nothing.
         sets = set() if other.bodies and other.reads_arguments else other.sets
-        reads = {*_expanded(other.text, "+")} if is_on else set()
-        unset |= reads - is_set - (set() if other.kind in ASSIGNMENTS else sets)
-        is_set |= sets
-    open_names = [name for name in names if name in unset]
-    parts = [
-        Part(settings[0].line, f"${name}", PartOutcome.UNTRANSLATED, _ENDS_HERE)
-        for name in open_names
-        if settings and _OF_RESOURCES.fullmatch(name)
-    ]
+        is_set |= sets - {*_expanded(other.text, "+")} if other.kind in ASSIGNMENTS else sets
+    in_lines = _expanded("\n".join(lines), "+")
+    open_names = [name for name in dict.fromkeys((*in_lines, *of_command)) if name not in is_set]
     open_names = [name for name in open_names if not name.startswith(("SLURM_", "CLUSTERRUN_"))]
-    if not open_names:
-        return [line for line in lines if line not in _NOUNSET_LINES], parts
-    parts += [Part(other.line, other.text, PartOutcome.SETUP) for other in settings]
+    if not (settings and open_names):
+        return [line for line in lines if line not in _NOUNSET_LINES], []
+    # A last line reads the variables of the command.
     last = [line for line in lines if line in _NOUNSET_LINES][-1:]
     own = " ".join(f"${name}" for name in open_names if name in of_command)
     end = [*([f": {own}"] if own else []), "set +u"] if last == ["set -u"] else []
-    return [*lines, *end], parts
+    return [*lines, *end], [Part(other.line, other.text, PartOutcome.SETUP) for other in settings]
 
 
 def _expanded(text: str, signs: str = "-+=") -> list[str]:
