@@ -33,6 +33,8 @@ _SPACES = "\u00a0\u2007\u202f"
 _STRAIGHT = str.maketrans(
     dict.fromkeys(_QUOTES[:4], "'") | dict.fromkeys(_QUOTES[4:], '"') | dict.fromkeys(_SPACES, " ")
 )
+# A dash at the beginning of a word, or a quote at an end of it or of its value.
+_TYPOGRAPHIC = re.compile(rf"[{_DASHES}].|[{_QUOTES}]|.*(?:[{_QUOTES}]$|=[{_QUOTES}][^=]*$)", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 # A trap that runs commands. One with '' or - as its action only changes what a signal does.
 _TRAP = re.compile(r"(?:^|[;&|{]\s*)trap\s+(?:--\s+)?(?!-(?:\s|[lp])|''|\"\")\S")
@@ -85,7 +87,7 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
             meant = replace(spec, command=rest, environment=(*spec.environment, *pairs))
             line = submit_again.line(meant, verb, with_values=True)
             raise BadInput(f"{first!r} sets a variable: it is not a program", f"use --env: {line}")
-        if _is_typographic(first) or any(space in first for space in _SPACES):
+        if _TYPOGRAPHIC.match(first) or any(space in first for space in _SPACES):
             arguments = ("clusterrun", verb, *(_typed(word) for word in spec.command))
             problem = (
                 f"{first!r} has a dash, quote or space that no keyboard types ({typographic_marks(first)})"
@@ -112,11 +114,9 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
         )
     options = (spec.name, spec.partition, spec.account, *spec.sbatch, *spec.srun)
     for word in (*spec.command[1:], *spec.setup, *options):
-        marks = typographic_marks(word)
-        if word[:1] in tuple(_DASHES) and len(word) > 1:
-            sentences.append(f"{word!r} begins with {marks}, which is no -: did you mean {_typed(word)}")
-        elif _is_typographic(word):
-            sentences.append(f"{word!r} has typographic quotes ({marks}), which no shell knows: type ' or \"")
+        if _TYPOGRAPHIC.match(word):
+            advice = f"did you mean {_typed(word)}"
+            sentences.append(f"{word!r} has {typographic_marks(word)}, which no keyboard types: {advice}")
     sentences += [
         f"--setup {line!r}: no trap of the batch script runs, because that shell becomes the coordinator:"
         " set it in a shell script that is COMMAND"
@@ -144,14 +144,6 @@ def _check_shell_command(spec: JobSpec, verb: str) -> None:
         remedy = "it belongs before the command"
     line = submit_again.line(meant, verb, with_values=True)
     raise BadInput(f"{first!r} is a command of the shell, not a program", f"{remedy}: {line}")
-
-
-def _is_typographic(word: str) -> bool:
-    """Return whether ``word`` begins with a typographic dash, or begins or ends with a typographic quote."""
-    value = word.rpartition("=")[2]
-    edges = word[:1] + word[-1:] + value[:1]
-    has_dash = word[:1] in tuple(_DASHES) and len(word) > 1
-    return has_dash or any(quote in edges for quote in _QUOTES)
 
 
 def _typed(word: str) -> str:

@@ -35,8 +35,6 @@ _OF_GRES = re.compile(r"(?:gres[/:])?gpu\b")
 _GPU_TYPE = re.compile(r".*?\bgpu:(\w[\w.-]*(?=:)|[\w.-]*[A-Za-z][\w.-]*)")
 # Options with which the CPUs of a node are not those of its tasks.
 _COUNTS_CPUS = {"exclusive", "cpus-per-gpu", "mincpus", "hint", "threads-per-core", "tres-per-task"}
-# CPUs or GPUs in ``--tres-per-task``: ``cpu=4``, ``gres/gpu:a100:2``.
-_TRES = re.compile(r"(?:^|(?<=,))(cpu|(?:gres[/:])?gpu)(?:[:=/]([A-Za-z]\w*))?(?:[:=](\d+))?(?=,|$)")
 # Names of submit's options that differ. The plugin Pyxis brings the last two.
 _OTHER_NAMES = {"job-name": "name", "container-image": "container", "container-mounts": "mount"}
 # Directives that ask for what clusterrun does anyway, each with the reason.
@@ -153,7 +151,6 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         ours = _OTHER_NAMES.get(name, name if name in OPTIONS and not OPTIONS[name].refused else "")
         ours = "" if ours == "time" and _NO_LIMIT.fullmatch(value) else ours
         is_gpus = name in _GPUS and name != "gres"
-        is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
         if name in OPTIONS and OPTIONS[name].takes == "required" and not value:
             refused.append((directive, "it has no value"))
         elif name in _NEEDLESS:
@@ -235,7 +232,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         elif name in PLACES_TASKS:
             is_usual = value.partition(":")[0] in USUAL_PLACES
             (needless if is_usual else refused).append((directive, PLACES_TASKS[name]))
-        elif name in _SIZES or is_gpus or is_tres:
+        elif name in _SIZES or is_gpus:
             continue
         elif ours == "mount":
             passed_on += [(ours, mount) for mount in value.split(",")]
@@ -272,12 +269,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
 
 
 def _values(directives: Sequence[Directive]) -> dict[str, str]:
-    """Return the values by name. The CPUs and GPUs of ``--tres-per-task`` count as options of their own."""
+    """Return the values by name."""
     values = {directive.name: directive.value for directive in directives}
-    for match in _TRES.finditer(values.get("tres-per-task", "")):
-        kind, number = match[2] or "", match[3] or "1"
-        name = "cpus-per-task" if match[1] == "cpu" else "gpus-per-task"
-        values[name] = f"{kind}:{number}" if kind else number
     tasks = last_number(values.get("ntasks", ""))
     if 0 < tasks < last_number(values.get("nodes", "")) and not _tasks_per_node(values):
         values["nodes"] = str(tasks)  # Slurm gives no node without a task

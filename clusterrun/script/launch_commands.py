@@ -106,7 +106,6 @@ class LaunchCommand:
     remarks: tuple[str, ...] = ()  # facts that the user needs to know about the translation
     outputs: tuple[str, ...] = ()  # options that say where the output goes, as typed
     needless: tuple[str, ...] = ()  # options of a step that no rank needs, as typed
-    shares: tuple[str, ...] = ()  # options that give a step a part of the job, as typed
     # Whether each node of a step starts a launcher of ranks that does not say how many nodes it has.
     has_several_worlds: bool = False
     # Whether it runs in a container that lacks the variables of ranks: ``command`` holds the launcher.
@@ -265,8 +264,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
     untranslated: list[str] = []
     outputs: list[str] = []
     needless: list[str] = []
-    elastic: list[str] = []
-    shares: list[str] = []
+    remarks: list[str] = []
     for typed, name, value, option in options:
         role = option.role
         # Nodes that the script computes are those of its job.
@@ -283,7 +281,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         if role in numbers:
             if role == launcher_options.NODES and (match := re.match(r"(\d+):", value, re.ASCII)):
                 number = int(match[1])
-                elastic.append(
+                remarks.append(
                     f"{typed}: the number of nodes is fixed; --nodes MIN-MAX takes what is free at the start"
                 )
             numbers[role] = max(numbers[role], number)
@@ -319,7 +317,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         elif role in (launcher_options.OWN, launcher_options.INCLUDE):
             untranslated.append(typed)
         elif role == launcher_options.STEP:
-            shares.append(typed)
+            remarks.append(f"{typed} is of the step alone: a node's ranks share all that the line asks for")
         elif role == launcher_options.NEEDLESS:
             (untranslated if f"{name}={value}" in SRUN_REFUSED else needless).append(typed)
         elif role == launcher_options.PLACES:
@@ -343,7 +341,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
     passes_rank = program in _LOCAL_RANK and not any(
         name.startswith(("use", "no-local-rank")) for _, name, _, _ in options
     )
-    remarks = [*elastic, *([_LOCAL_RANK[program]] if passes_rank else [])]
+    remarks += [_LOCAL_RANK[program]] if passes_rank else []
     remarks += [SEES_ALL_GPUS] if numbers[launcher_options.GPUS_PER_TASK] else []
     calls_mpi = any(option == "srun" and value.startswith("mpi=pmi") for option, value in ours)
     if calls_mpi or program in (*_OF_CPUS[1:], "horovodrun"):
@@ -367,7 +365,6 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         remarks=tuple(remarks),
         outputs=tuple(outputs),
         needless=tuple(needless),
-        shares=tuple(shares),
         gpus_per_task=numbers[launcher_options.GPUS_PER_TASK],
         gpus_per_node=gpus_per_node,
         rank_launcher="" if program in _OF_CPUS else program,
@@ -421,7 +418,6 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         remarks=(*outer.remarks, *inner.remarks),
         outputs=(*outer.outputs, *inner.outputs),
         needless=(*outer.needless, *inner.needless),
-        shares=(*outer.shares, *inner.shares),
         has_several_worlds=bool(inner.rank_launcher) and not inner.says_nodes,
         rank_launcher=outer.rank_launcher or inner.rank_launcher,
         is_isolated=inner.is_isolated,

@@ -193,9 +193,9 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
     python = _python_script(command, spec.cwd)
     name = python[0] if python else shell_script(command)
     text = inline or (text_of_script(os.path.join(spec.cwd, name)) if name and name != "-m" else "")
-    places, recipe = recipe_lines(command, spec.cwd)
-    text = recipe if places else text
-    is_shell = bool(inline) or bool(places) or name != command[0]
+    recipe_file, recipes = recipe_lines(command, spec.cwd)
+    name, text = (recipe_file, recipes) if recipe_file else (name, text)
+    is_shell = bool(inline) or name != command[0]
     is_shell = is_shell or name.endswith(".sh") or (text.startswith("#!") and "sh" in text.partition("\n")[0])
     launches: Iterable[tuple[int, LaunchCommand]] = ()
     if python:
@@ -205,10 +205,10 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
     elif is_shell:
         launches = shell_launches(text)
     launches = tuple(launches)
-    has_own_file = bool(launches) and is_shell and not (python or inline or places)
+    has_own_file = bool(launches) and is_shell and not (python or inline or recipe_file)
     line_of_script = _line_of_script(spec, name, command, verb) if has_own_file else ""
     for number, launch in launches:
-        where = "the shell line" if inline else places[number - 1] if places else f"{name}, line {number}"
+        where = "the shell line" if inline else f"{name}, line {number}"
         line = launch_commands.instead(spec, launch, verb)
         remedy = f": instead {line}{launch_commands.not_in_line(launch, '; ')}" if line else ""
         if line and line_of_script:

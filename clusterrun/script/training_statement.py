@@ -68,7 +68,6 @@ _REASONS_OF_STEPS = {
     "container-workdir": CONTAINER_FOLDER,
 }
 _OF_STEP = "clusterrun starts the ranks itself"
-_OF_SHARE = "it is of the step alone: the ranks of a node share all that the line asks for"
 _OF_EACH_NODE = "each node runs it, in its container: a --setup line runs once, on the first host"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
 _READ_LATER = "a later line reads it: clusterrun logs --raw RUN > FILE"
@@ -353,8 +352,6 @@ def _launcher_parts(launch: LaunchCommand, line: int) -> Iterator[Part]:
         yield Part(line, launch.program or "".join(launch.command[:1]), PartOutcome.OPTION, remark)
     for option in launch.outputs:
         yield Part(line, option, PartOutcome.NEEDLESS, IN_LOGS)
-    for option in launch.shares:
-        yield Part(line, option, PartOutcome.OPTION, _OF_SHARE)
     if launch.needless:
         yield Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP)
 

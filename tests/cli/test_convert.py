@@ -73,6 +73,12 @@ def test_the_program_and_its_arguments_stay_in_the_short_line(
     assert "t.py" not in (folder / "clusterrun.toml").read_text()
 
 
+def test_all_words_behind_the_script_are_its_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "job.sh").write_text('#!/bin/bash\npython t.py "$@"\n')
+    assert main(["convert", "job.sh", "--debug", "--json", "--", "-h"]) == 0
+    assert capsys.readouterr().out.endswith(" t.py --debug --json -- -h\n")
+
+
 def test_no_configuration_has_the_value_of_a_sweep(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "job.sh").write_text(
         "#!/bin/bash\n#SBATCH -p gpu --array=0-3\nA=(1 2 3 4)\npython t.py ${A[$SLURM_ARRAY_TASK_ID]}\n"
