@@ -350,6 +350,8 @@ class CallTable:
         operation = place.operation + (f" of group {rank.call.group}" if has_name else "")
         if rank.call.name == "store" and (key := rank.call.key or rank.call.key_source):
             operation = f"{operation} of key {key}"
+        # Outside of user code, it polls a store in a loop.
+        operation += f" while {rank.stacks.loop}" if rank.stacks.loop else ""
         return Call(
             rank.rank,
             "",

@@ -134,6 +134,7 @@ class JobHistory:
         doing = rank.location.doing
         clock, switches = self._looks.pop(key, (rank.clock, process.switches))
         polls = waits_for_ray(rank.stacks.main) or rank.location.operation.startswith("MPI_")
+        polls = polls or (doing in TOGETHER and bool(rank.stacks.loop))
         if process.switches < 0 or process.idle < 0 or polls:
             return rank
         seconds, added_switches = rank.clock - clock, process.switches - switches

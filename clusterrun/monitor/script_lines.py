@@ -28,6 +28,7 @@ MOST_SETS = 4
 _BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.ExceptHandler, getattr(ast, "Match", ast.If))
 # Iterators whose first value grows in each turn.
 _COUNTS = re.compile(r"(?!.*, -)(?:\w+\.)*(?:t?range|enumerate|count)\(")
+_STORE_ASKS = ("add", "check", "compare_set", "get", "num_keys", "wait")
 _EXITS = ("__exit__", "__aexit__")
 # Conditions that hold for one rank of a job. Each node has a rank with a certain local rank.
 _OF_ONE_RANK = re.compile(
@@ -69,14 +70,28 @@ def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> s
 
     It is '' if the innermost loop has none. ``values`` are the frame's variables.
     """
-    number = int(line_of(frame).rpartition(":")[2])
-    nodes = [node for node, _ in own_nodes(scope_around(tree, number)) if isinstance(node, LOOPS)]
-    loops = [node for node in nodes if node.lineno <= number <= (node.end_lineno or 0)]
-    innermost = max(loops, key=lambda loop: loop.lineno, default=None)
-    condition = stays_while(innermost)
+    condition = stays_while(_innermost_loop(tree, frame))
     names = re.findall(r"(?<![.\w])[A-Za-z_]\w*", condition)
     assignments = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(names) if name in values)
     return f"{condition} ({assignments[:MOST_OF_A_KEY]})" if assignments else condition
+
+
+def _innermost_loop(tree: ast.Module, frame: str) -> ast.stmt | None:
+    number = int(line_of(frame).rpartition(":")[2])
+    nodes = [node for node, _ in own_nodes(scope_around(tree, number)) if isinstance(node, LOOPS)]
+    loops = [node for node in nodes if node.lineno <= number <= (node.end_lineno or 0)]
+    return max(loops, key=lambda loop: loop.lineno, default=None)
+
+
+def asks_store(tree: ast.Module, frame: str) -> bool:
+    """Return whether the innermost loop around a frame asks a store of torch for what other ranks set."""
+    loop = _innermost_loop(tree, frame)
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)] if loop else []
+    functions = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
+    return any(
+        function.attr in _STORE_ASKS and "store" in ast.unparse(function.value).lower()
+        for function in functions
+    )
 
 
 def position(pid: int, spied: SpiedProcess) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot, ThreadWait
+from clusterrun.diagnosis.evidence import MainCall, ProcessSample, PythonStacks, RankSnapshot, ThreadWait
 from clusterrun.diagnosis.job_looks import SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.diagnosis.stacks import (
@@ -36,6 +36,7 @@ from clusterrun.monitor.process_sample import awaited_peer, read_sample, reads_i
 from clusterrun.monitor.rank_look import RankLook, kernel_time
 from clusterrun.monitor.request_lines import awaited_request
 from clusterrun.monitor.script_lines import (
+    asks_store,
     group_argument,
     loop_around,
     open_block,
@@ -80,6 +81,12 @@ def seen_rank(
             place, call = location(stacks.main, stacks.native), awaited
     if place.frame and place.doing is Doing.USER:
         loop = loop_around(tree, place.frame, stacks.values)
+        if loop and asks_store(tree, place.frame):
+            stacks, call = (
+                replace(stacks, native=("c10d::Store::check", *stacks.native)),
+                MainCall(name="store"),
+            )
+            place = location(stacks.main, stacks.native)
     elif place.frame and place.operation == STORE_WAIT:
         call = store_call(tree, place.frame, stacks.values)
     elif stacks.takes_group[0]:

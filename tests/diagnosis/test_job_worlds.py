@@ -953,6 +953,25 @@ def test_a_rank_that_waits_for_a_key_before_the_call_of_all_others_has_not_come_
         assert [culprit.rank for culprit in verdict(seen, *waiting).culprits] == culprits
 
 
+def test_ranks_that_poll_a_store_wait_as_those_in_a_collective_do() -> None:
+    def polls(rank: int) -> SeenRank:
+        seen = sampled(
+            rank, stack=LINE, native=("c10d::Store::check",), call=MainCall("store"), idle=0.1, switches=9
+        )
+        return replace(
+            seen, snapshot=replace(seen.snapshot, stacks=replace(seen.snapshot.stacks, loop="n() < 4"))
+        )
+
+    history, late = JobHistory(), sampled(2, stack=LOOP, waits_in="do_select")
+    for later, other, culprits in ((0, BARRIER, []), (60, BARRIER, []), (0, LOOP, []), (60, LOOP, [2])):
+        history = JobHistory() if not later else history
+        ranks = [*map(polls, (0, 1, 3)), late if other == LOOP else sampled(2, stack=other)]
+        ranks = [replace(rank, snapshot=replace(rank.snapshot, clock=NOW + later)) for rank in ranks]
+        diagnosis = diagnose_looks(looks(*ranks), (), history).diagnosis
+        assert [culprit.rank for culprit in diagnosis.culprits] == culprits
+    assert "while n() < 4" in diagnosis.evidence[0]
+
+
 def test_a_rank_that_waits_for_one_of_several_requests_may_serve_its_peer() -> None:
     def receives(rank: int, name: str = "wait") -> SeenRank:
         call = MainCall(name, "recv", peer=(rank - 1) % 4)

@@ -11,7 +11,7 @@ from clusterrun import proc
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.job_looks import RankName
 from clusterrun.diagnosis.spied_process import SpiedProcess
-from clusterrun.diagnosis.stacks import ThreadPlace
+from clusterrun.diagnosis.stacks import STORE_WAIT, ThreadPlace
 from clusterrun.model.frozen import replace
 from clusterrun.monitor import seen_rank
 from clusterrun.monitor.job_processes import RankProcess
@@ -75,3 +75,17 @@ def test_a_thread_holds_the_lock_of_the_interpreter_if_the_main_thread_sleeps_an
     look.first = SpiedProcess(main=("/home/me/train.py:9 step",), threads=(holder,))
     rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
     assert [thread.holds_lock for thread in rank.stacks.threads] == [is_held]
+
+
+@pytest.mark.parametrize(
+    ("condition", "waits"),
+    [
+        ("int(self.store.add(name, 0)) < 4", True),
+        ("not os.path.exists(name)", False),
+        ("0 < queue.add(1)", False),
+    ],
+)
+def test_a_loop_that_asks_a_store_waits_for_other_ranks(condition: str, waits: bool, tmp_path: Path) -> None:
+    rank = seen(tmp_path, f"while {condition}:\n    time.sleep(0.2)")
+    assert (rank.location.operation == STORE_WAIT, rank.call.name == "store") == (waits, waits)
+    assert rank.stacks.loop == condition
