@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Logs:
     """The lines of a run's ranks: ``for line in run.logs()``, or ``print(run.logs())`` for all of them.
 
-    An iterator, which is used up; as text it is what there is now.
+    It iterates once. As text it holds the lines so far.
     """
 
     def __init__(self, run_id: str, lines: Iterator[str], text: Callable[[], Iterator[str]]) -> None:

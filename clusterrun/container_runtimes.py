@@ -1,9 +1,9 @@
-"""The container runtimes as a table: what stands before a command, or which options srun gets.
+"""The container runtimes as a table: each has words in front of a command, or options of srun.
 
 A prefix runtime starts one process per node, which forks the ranks: ranks in containers of their own would
 have several user namespaces, and with some runtimes several ``/dev/shm``, where NCCL silently takes the slow
-path. The ranks' variables travel in the environment under names of their own, which no image
-sets, so that they win over the image's and stand on no command line.
+path. The ranks' variables travel in the environment under names that no image sets. So they override the
+image's variables, and no command line shows them.
 """
 
 from __future__ import annotations

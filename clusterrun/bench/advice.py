@@ -8,7 +8,7 @@ from clusterrun.model.frozen import frozen
 
 # The share of a GPU's memory for training; CUDA's context and the allocator's gaps take the rest.
 USABLE = 0.9
-# Blocks that FSDP is taken to cut a model into; two of them are whole at any time.
+# Assumed number of blocks of a model with FSDP. Two of them are gathered at any time.
 BLOCKS = 32
 # Numbers that an optimizer keeps for each parameter.
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}

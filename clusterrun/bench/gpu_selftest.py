@@ -24,13 +24,13 @@ from clusterrun.slurm import partition_limits
 
 NAME = "selftest-gpu"
 HANG_SECONDS = 15
-# Asked of the scheduler for the second run; it takes a minute, and more where GPUs load slowly.
+# Time limit of the second run. It takes a minute, or more if GPUs load slowly.
 LONGEST_SECONDS = 900
 _LINE = re.compile(r"^selftest (\w+) (\{.*\})$", re.MULTILINE)
 
 
 def with_gpus(spec: JobSpec, context: Context) -> JobSpec:
-    """Return ``spec`` with the GPUs that there are, where none were asked for. Raises ``BadInput``."""
+    """Return ``spec`` with all GPUs of a node if it requests none. Raise ``BadInput`` if there are none."""
     is_local = spec.cluster is Cluster.LOCAL or (
         spec.cluster is Cluster.AUTO and bool(context.client().why_not())
     )

@@ -11,7 +11,7 @@ from clusterrun.bench.study import Cell, Growth
 from clusterrun.bench.study_results import MachineInfo, MeasuredRun, StudyResults
 from clusterrun.model.frozen import frozen, replace
 
-# Steps that a time is given for, where the script does not say how many it took.
+# The TIME column is for this number of steps if the script does not report its steps.
 DEFAULT_STEPS = 100
 # Bytes per parameter. Gradients travel as 32-bit numbers unless the script changes that.
 GRADIENT_BYTES = 4

@@ -169,7 +169,7 @@ class Runner:
 
 
 def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]:
-    """Every cell once per round, each round beginning with another one: what disturbs, disturbs all."""
+    """Yield every cell once per round. Rounds begin with different cells, so a disturbance hits all."""
     for number in range(repeats):
         turn = number % len(cells)
         for cell in cells[turn:] + cells[:turn]:

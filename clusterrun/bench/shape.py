@@ -9,7 +9,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import JobSpec
 
-# The global batch of train.py where nobody says another.
+# The default global batch of train.py.
 REFERENCE_BATCH = 64
 THREADS = "OMP_NUM_THREADS"
 _PLACEHOLDER = re.compile(r"\{(?:(strategy)|(world)|(\d+)([*/])world)\}")

@@ -58,16 +58,16 @@ class StudySubject:
 
     @property
     def digest(self) -> str:
-        """Eight characters that differ where two studies cannot share results.
+        """Eight characters that differ if two studies cannot share results.
 
-        How long a run may take, and who pays for it, changes no result.
+        The time limit and the account of a run change no result.
         """
         spec = replace(
             self.spec,
             time=0,
             account="",
             qos="",
-            # Values of variables are secrets; that they changed must still show.
+            # Values of variables are secrets. A change of one must still change the digest.
             environment=tuple(
                 (name, hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest())
                 for name, value in self.spec.environment
@@ -78,10 +78,10 @@ class StudySubject:
 
 
 def cells(strategies: tuple[str, ...], worlds: tuple[int, ...], gpus: int) -> tuple[Cell, ...]:
-    """Return the configurations, smallest world first; every one once.
+    """Return each configuration once, smallest world first.
 
-    One process is asked for at world 1; DataParallel at every larger world where there are GPUs for
-    it. A strategy of several ranks is left out at world 1 where ``single`` is measured there.
+    ``single`` runs at world 1, DataParallel at every larger world if there are GPUs. The other strategies
+    run at world 1 only if ``single`` is not measured.
     """
     candidates = [
         Cell(strategy, world) for world in sorted(set(worlds)) for strategy in dict.fromkeys(strategies)

@@ -72,8 +72,8 @@ def start_controller(place: LabPlace, state: LabState) -> None:
 def start_munge(place: LabPlace, state: LabState) -> None:
     """Start the one munged of the lab; returns when it answers."""
     path = place.run / "munge.socket"
-    # The kernel shares processors out by session, and every task has one: among thousands of them the
-    # one munged would not answer in time. Its session's weight is raised, where that is allowed.
+    # The kernel divides processors between sessions, and every task has a session. Among thousands of them
+    # munged would not answer in time, so its session gets a higher weight if that is allowed.
     argv = [
         *("sh", "-c", '{ echo -15 >/proc/self/autogroup; } 2>/dev/null; exec "$@"', "sh"),
         "munged",

@@ -48,7 +48,7 @@ class LabSite:
             remedy = f"switch it on: clusterrun lab fault heal {name}"
             raise BadInput(f"{name} is switched off (fault `kill`)", remedy)
         if parent_of(process) != self.state.keeper:
-            # Its id may be another process's by now: whoever that is must not be entered.
+            # Another process may have its id now, and must not be entered.
             raise LabError(f"{name} has died by itself", "end the lab and start it anew: lab down, lab up")
         return process
 

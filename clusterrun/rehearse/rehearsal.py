@@ -196,7 +196,7 @@ class Rehearsal:
     def _faults(self, together: Sequence[FaultCase], plan: Schedule) -> Iterator[tuple[FaultCase, Result]]:
         """Yield the results of faults that follow each other in one run.
 
-        A fault that is not well there begins a run of its own, so that no fault before it explains that.
+        A fault with a finding is repeated in its own run, so that no earlier fault is the cause.
         """
         cases = list(together)
         while cases:
