@@ -83,9 +83,9 @@ class Call:
 
     @property
     def title(self) -> str:
-        """Return ``all_reduce (12 of group 0)``. A send or receive has no number."""
+        """Return ``all_reduce (call 12 of group 0)``. A send or receive has no number."""
         group = self.group if len(self.group) <= 12 else self.group[:9] + "…"
-        return self.operation + (f" ({self.sequence} of group {group})" if self.sequence else "")
+        return self.operation + (f" (call {self.sequence} of group {group})" if self.sequence else "")
 
     @property
     def named(self) -> str:

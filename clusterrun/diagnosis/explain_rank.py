@@ -263,7 +263,7 @@ def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
         if not others:
             remedy = "take that lock once, or use threading.RLock; let a signal handler only set a flag"
         return Reason(why, remedy, certain=True)
-    remedy = "which thread or process is to end that wait, and does it still run? give the wait a timeout"
+    remedy = "which thread or process should end that wait, and does it still run? Give the wait a timeout"
     if first.kind == "lock" and not first.holder:
         why += ", and no thread is inside a with of it"
         remedy = "is each acquire() of that lock followed by a release(), also after an exception? use with"

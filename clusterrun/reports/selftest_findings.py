@@ -12,7 +12,7 @@ from clusterrun.model.preflight_report import WORST_FIRST, Finding, Grade, worst
 FORMAT = 1
 # The function of the shipped script in which its last rank stops.
 STALLED_AT = "stalls_on_purpose"
-_NUMBERED = re.compile(r"\(\d+ of ")
+_NUMBERED = re.compile(r"\(call \d+ of ")
 # The last loss of a run that learns is below this part of its first loss.
 LEAST_FALL = 0.9
 

@@ -107,7 +107,7 @@ def test_the_last_output_of_a_hanging_rank_is_reported(clusterrun: CommandLine) 
 def test_on_hang_restart_restarts_a_hanging_run_and_records_the_reason(clusterrun: CommandLine) -> None:
     run(clusterrun, HANGS, "--hang-after", "15s", "--on-hang", "restart", "--max-restarts", "1", "train.py")
     status = clusterrun("status", "last").out
-    why = "rank 1 on local-1 never came to all_reduce (6 of group 0): it is stopped (SIGSTOP)"
+    why = "rank 1 on local-1 never came to all_reduce (call 6 of group 0): it is stopped (SIGSTOP)"
     assert "COMPLETED" in status
     assert "attempt 1 (restart 1 of 1: nothing has moved for 1" in status
     assert why in status

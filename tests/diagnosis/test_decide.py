@@ -71,11 +71,11 @@ def test_an_absent_rank_is_reported_completely() -> None:
     why = "it is busy in user code at train.py:33 (work), 98 % of a processor"
     assert result == Diagnosis(
         Verdict.NEVER_ARRIVED,
-        f"rank 1 on n0 never came to all_reduce (11 of group 0): {why}",
+        f"rank 1 on n0 never came to all_reduce (call 11 of group 0): {why}",
         (Culprit(1, "n0", why),),
         (Stacks("1", LOOP), Stacks("0,2-3", ALL_REDUCE)),
         (
-            "ranks 0 and 2-3 have waited 11 s in all_reduce (11 of group 0) at train.py:11 (step), "
+            "ranks 0 and 2-3 have waited 11 s in all_reduce (call 11 of group 0) at train.py:11 (step), "
             "for rank 1",
             "nothing has moved for 60 s",
         ),
@@ -508,7 +508,7 @@ def test_nothing_seen_is_undetermined() -> None:
 def test_each_stopped_rank_is_named_with_its_remedy_and_other_late_ranks() -> None:
     result = verdict(waiter(0), rank(1, state="T"), rank(2, state="T"), rank(3, stack=LOOP))
     assert result.message == (
-        "ranks 1-2 never came to all_reduce (11 of group 0): each: it is stopped (SIGSTOP)"
+        "ranks 1-2 never came to all_reduce (call 11 of group 0): each: it is stopped (SIGSTOP)"
     )
     assert blamed(result) == [(1, "n0", "it is stopped (SIGSTOP)"), (2, "n1", "it is stopped (SIGSTOP)")]
     assert result.evidence[1] == (
@@ -558,7 +558,7 @@ def test_each_absent_rank_is_reported_with_its_own_reason() -> None:
     other = ("/home/me/train.py:50 warm", "/home/me/train.py:60 <module>")
     result = verdict(waiter(0), rank(1, stack=LOOP), waiter(2), rank(3, stack=other), stalled=60.0)
     assert result.message == (
-        "ranks 1 and 3 never came to all_reduce (11 of group 0): "
+        "ranks 1 and 3 never came to all_reduce (call 11 of group 0): "
         "rank 1: it waits in user code at train.py:33 (work); "
         "rank 3: it waits in user code at train.py:50 (warm)"
     )
@@ -612,7 +612,7 @@ def test_a_rank_that_does_not_answer_a_send_is_named_or_both_sides_if_it_progres
     assert f"either rank 1 left out {half}, or rank 0 made a call too many" in went_on.message
     sleeps = verdict(waits, rank(1, stack=LOOP), waiter(2), waiter(3))
     assert (sleeps.verdict, [culprit.rank for culprit in sleeps.culprits]) == (Verdict.NEVER_ARRIVED, [1])
-    assert sleeps.message.startswith("rank 1 on n0 never came to all_reduce (11 of group 0): ")
+    assert sleeps.message.startswith("rank 1 on n0 never came to all_reduce (call 11 of group 0): ")
     alone = verdict(waits, rank(1, stack=LOOP), stalled=60.0)
     assert alone.message.startswith(f"rank 1 on n0 never called {half}: ")
 
@@ -708,7 +708,7 @@ def test_the_groups_own_counts_name_the_late_rank_without_records(behind: int) -
         Verdict.NEVER_ARRIVED,
         [behind],
     )
-    assert "have waited 300 s in a collective (12 of group 0)" in result.evidence[0]
+    assert "have waited 300 s in a collective (call 12 of group 0)" in result.evidence[0]
 
 
 def test_a_stall_of_ranks_that_may_spin_is_never_called_nothing_wrong() -> None:

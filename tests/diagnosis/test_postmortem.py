@@ -436,7 +436,7 @@ def test_a_run_that_was_cancelled_has_no_culprit() -> None:
     result = explain(left(state=State.CANCELLED, reason="cancelled by request", failure=None))
     assert (result.verdict, result.message, result.culprits) == (
         Verdict.NOT_RUNNING,
-        "cancelled by request",
+        "the run ended as CANCELLED: cancelled by request",
         (),
     )
 
@@ -977,8 +977,8 @@ def test_a_watchdog_of_the_scripts_own_is_not_to_blame_for_the_hang_that_it_noti
     result = watched(9, arguments)
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [3])
     assert result.message == (
-        "rank 3 never came to all_reduce (9 of group 0), in which others had waited 7 s when rank 0 on n0 "
-        "ended the run: it waits in user code at train.py:33 (work)"
+        "rank 3 never came to all_reduce (call 9 of group 0), in which others had waited 7 s when rank 0 on "
+        "n0 ended the run: it waits in user code at train.py:33 (work)"
     )
     assert arguments in result.evidence
 

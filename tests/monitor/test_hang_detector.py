@@ -176,7 +176,7 @@ def test_a_stalled_run_is_looked_at_once_without_a_request() -> None:
     actions = hangs(detector, 62.0, 1)
     why = "it waits in user code at train.py:33 (work)"
     assert list(saved(actions)) == ["diagnosis.json"]
-    message = f"nothing has moved for 61 s: rank 1 on n0 never came to all_reduce (11 of group 0): {why}"
+    message = f"nothing has moved for 61 s: rank 1 on n0 never came to all_reduce (call 11 of group 0): {why}"
     assert others(actions) == [Warn(message, hangs=True)]
     assert (detector.wakes_at(), detector.tick(500.0, WALL)) == (None, [])
 

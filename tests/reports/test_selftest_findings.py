@@ -38,7 +38,7 @@ SOUND: dict[str, Any] = {
     "stall": {"rank": 1, "at": 100.0},
     "hang": {
         "verdict": "rank never arrived",
-        "said": "rank 1 on n1 never came to all_reduce (61 of group 0)",
+        "said": "rank 1 on n1 never came to all_reduce (call 61 of group 0)",
         "culprits": [{"rank": 1, "node": "n1", "why": "it waits at gpu_selftest.py:9 (stalls_on_purpose)"}],
         "groups": [],
         "evidence": [],

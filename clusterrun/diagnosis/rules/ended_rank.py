@@ -219,4 +219,5 @@ def explain_no_failure(table: CallTable, blamed: Ranks, run: Remains) -> Diagnos
         return Diagnosis(Verdict.ALONE, alone[0], (), (), tuple(alone[1:]), remedy)
     if run.state is State.COMPLETED:
         return Diagnosis(Verdict.NOTHING, "the run ended well")
-    return Diagnosis(Verdict.NOT_RUNNING, run.reason or f"the run is {run.state.value}")
+    ended = f"the run ended as {run.state.value}"
+    return Diagnosis(Verdict.NOT_RUNNING, ": ".join(filter(None, (ended, run.reason))))
