@@ -33,7 +33,6 @@ _NO_ARGUMENTS = {**dict.fromkeys("123456789@*", ""), "#": "0"}
 # Options of a step that say something else than those of its job, which has more.
 _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
 _SAYS_CPUS = {*AFFECTS_CPUS, "exclusive"}
-_VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
 # A variable that clusterrun sets in ranks, and not with --per-node.
 _OF_RANKS = {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
@@ -108,7 +107,7 @@ def convert(
     if "zsh" in names or not set(SHELLS) & names:
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
 
-    script = _with_visible_gpus(_with_own_gpus(_read(text, read_file, arguments, path)))
+    script = _with_visible_gpus(_read(text, read_file, arguments, path))
     reading = with_login_files(script.reading, interpreter, 1, shebang.rstrip())
     return _conversion(replace(script, reading=reading), shebang)
 
@@ -157,12 +156,9 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     for option in script.launch.open_sizes:
         names = "|".join(variables_read([option]))
         assignments = re.findall(rf"(?m)^.*\b(?:{names})=.*$", script.text) if names else []
-        if not script.launch.rank_launcher:
-            size = "gpus" if "gpus" in dict(typed) else "ranks-per-node"
+        if not (script.launch.rank_launcher and script.translated.gpus_per_node):
+            size = "gpus" if script.launch.rank_launcher or "gpus" in dict(typed) else "ranks-per-node"
             reason = f"it is known only when the script runs: say --nodes N and --{size} N"
-            all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
-        elif not script.translated.gpus_per_node:
-            reason = "it is known only when the script runs: say --gpus N"
             all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
         elif not any(map(_COUNTS_GPUS.search, (option, *assignments))):
             reason = "it is known only when the script runs: the line starts a rank for each GPU"
@@ -347,26 +343,48 @@ def _odd_lines(text: str, source: ShellSource, directives: set[int]) -> Iterator
             yield Part(number, line.strip(), outcome, reason)
 
 
-def _with_own_gpus(script: _Script) -> _Script:
-    """Return ``script`` with as many GPUs for each run of a sweep as a process of its loop sees.
+def _with_visible_gpus(script: _Script) -> _Script:
+    """Return ``script`` with its ``CUDA_VISIBLE_DEVICES`` as a variable of ranks, or as GPUs of the line.
 
-    The loop starts processes at the same time, and gives each its own GPUs of the node.
+    Slurm sets it in each task of a step, whatever a setup line says. So it does in a step of the script. A
+    loop that starts processes at the same time gives each its own GPUs of the node.
     """
     reading, launch, translated = script.reading, script.launch, script.translated
-    environment = [f"{name}={value}" for name, value in launch.environment]
-    visible = _VISIBLE.search("\n".join((*reading.setup, *environment)))
-    if not (reading.sweeps and reading.in_background and visible and reading.training):
+    is_of_loop = bool(reading.sweeps) and reading.in_background and reading.training is not None
+    if not (is_of_loop or translated.gpus_per_node):
         return script
-    line = next(part.line for part in reading.parts if part.outcome is PartOutcome.COMMAND)
-    part = Part(line, visible[0], PartOutcome.NEEDLESS, "each run has GPUs of its own")
-    setup = tuple(text for text in reading.setup if not _VISIBLE.search(text))
-    others = tuple(pair for pair in launch.environment if pair[0] != "CUDA_VISIBLE_DEVICES")
-    return replace(
-        script,
-        reading=replace(reading, setup=setup, parts=(*reading.parts, part)),
-        launch=replace(launch, environment=others),
-        translated=_with_gpus(translated, visible[1].count(",") + 1),
+    environment = dict(launch.environment)
+    texts = [line for line in reading.setup if _SETS_VISIBLE.match(line)]
+    if is_of_loop and "CUDA_VISIBLE_DEVICES" in environment:
+        texts.append(f"CUDA_VISIBLE_DEVICES={environment.pop('CUDA_VISIBLE_DEVICES')}")
+    parts = list(reading.parts)
+    for text in texts:
+        value = text.partition("=")[2].strip("\"'")
+        gpus = value.count(",") + 1
+        outcome, reason = PartOutcome.OPTION, ""
+        if is_of_loop:
+            outcome, reason = PartOutcome.NEEDLESS, "each run has GPUs of its own"
+            translated = _with_gpus(translated, gpus)
+        elif launch.program == "srun":
+            outcome, reason = PartOutcome.NEEDLESS, "Slurm sets it in each task of a step"
+        elif not value or "$" in value:
+            outcome, reason = PartOutcome.UNTRANSLATED, "ranks see the GPUs of the job: say it by --env"
+        elif launch.open_sizes and gpus < translated.gpus_per_node:
+            reason = f"{launch.program} starts a process for each: the line asks for no other GPUs"
+            translated = _with_gpus(translated, gpus)
+        else:
+            environment.setdefault("CUDA_VISIBLE_DEVICES", value)
+        own = [part for part in parts if _SETS_VISIBLE.match(part.text)]
+        line = next(part.line for part in (*own, *parts) if own or part.outcome is PartOutcome.COMMAND)
+        parts = [part for part in parts if part not in own]
+        parts += [
+            replace(part, outcome=outcome, reason=reason) for part in own or [Part(line, text, outcome)]
+        ]
+    reading = replace(
+        reading, setup=tuple(line for line in reading.setup if line not in texts), parts=tuple(parts)
     )
+    launch = replace(launch, environment=tuple(environment.items()))
+    return replace(script, reading=reading, launch=launch, translated=translated)
 
 
 def _with_gpus(translated: Translated, gpus: int) -> Translated:
@@ -376,39 +394,6 @@ def _with_gpus(translated: Translated, gpus: int) -> Translated:
         kind, colon, _ = value.rpartition(":")
         options.append((name, f"{kind}{colon}{gpus}" if name == "gpus" else value))
     return replace(translated, options=tuple(options), gpus_per_node=gpus)
-
-
-def _with_visible_gpus(script: _Script) -> _Script:
-    """Return ``script`` with its ``CUDA_VISIBLE_DEVICES`` as a variable of ranks.
-
-    Slurm sets it in each task of a step, whatever a setup line says. So it does in a step of the script.
-    """
-    reading, launch = script.reading, script.launch
-    gpus = script.translated.gpus_per_node
-    if not gpus:
-        return script
-    for line in reading.setup:
-        if not _SETS_VISIBLE.match(line):
-            continue
-        value = line.partition("=")[2].strip("\"'")
-        outcome, reason = PartOutcome.OPTION, ""
-        if launch.program == "srun":
-            outcome, reason = PartOutcome.NEEDLESS, "Slurm sets it in each task of a step"
-        elif not value or "$" in value:
-            outcome, reason = PartOutcome.UNTRANSLATED, "ranks see the GPUs of the job: say it by --env"
-        elif launch.open_sizes and value.count(",") + 1 < gpus:
-            reason = f"{launch.program} starts a process for each: the line asks for no other GPUs"
-            script = replace(script, translated=_with_gpus(script.translated, value.count(",") + 1))
-        elif "CUDA_VISIBLE_DEVICES" not in dict(launch.environment):
-            launch = replace(launch, environment=(*launch.environment, ("CUDA_VISIBLE_DEVICES", value)))
-        setup = tuple(other for other in reading.setup if other != line)
-        is_its = [_SETS_VISIBLE.match(part.text) is not None for part in reading.parts]
-        parts = [
-            replace(part, outcome=outcome, reason=reason) if is_it else part
-            for part, is_it in zip(reading.parts, is_its)
-        ]
-        reading = replace(reading, setup=setup, parts=tuple(parts))
-    return replace(script, reading=reading, launch=launch)
 
 
 def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[str]:

@@ -65,7 +65,11 @@ _NUMBER = re.compile(r"(?:^|:)(\d+)$", re.ASCII)
 # Launchers whose processes have no GPU unless an option requests it.
 _OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun", "ibrun")
 # The difference to ``--gpus-per-task``.
-SEES_ALL_GPUS = "each rank sees all GPUs of its node: it takes the one of LOCAL_RANK"
+SEES_ALL_GPUS = "each rank sees all GPUs of its node: it takes its own by LOCAL_RANK"
+_SEES_ONE_PROCESS = (
+    "a program that calls MPI (mpi4py, Horovod) sees one process, and trains alone in each rank: let it read "
+    "RANK, or keep sbatch for it"
+)
 TIME_IS_REPORTED = "time: clusterrun status RUN shows how long the run took"
 # Arguments that a launcher adds to the script's own.
 _LOCAL_RANK = {
@@ -345,7 +349,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
     remarks += [SEES_ALL_GPUS] if numbers[launcher_options.GPUS_PER_TASK] else []
     calls_mpi = any(option == "srun" and value.startswith("mpi=pmi") for option, value in ours)
     if calls_mpi or program in (*_OF_CPUS[1:], "horovodrun"):
-        remarks.append("a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK")
+        remarks.append(_SEES_ONE_PROCESS)
     if is_cpu and max(numbers[launcher_options.TOTAL], numbers[launcher_options.PER_NODE]) > 1:
         remarks.append("with --cpu and without MPI, accelerate starts one process; the line starts all")
     if program == "accelerate" and not any("config" in name for _, name, _, _ in options):

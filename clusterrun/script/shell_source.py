@@ -43,6 +43,10 @@ _LAUNCHER = re.compile(
 _TILDE = re.compile(r"(?:^|(?<=:))~(?=[/:]|$)")
 # ``${@:2}``: the arguments from the second one.
 _REST = re.compile(r"[@*]:([1-9])")
+# The path of a Python or of one of its launchers, by its name.
+_FIRST_ON_PATH = re.compile(
+    r"(?:\$\(|`)\s*(?:which|command -v|type -P)\s+(python[\d.]*|torchrun|accelerate|deepspeed)\s*[)`]"
+)
 # A shift that does not depend on anything.
 _SHIFT = re.compile(r"shift(?:\s+(\d+))?\s*(?:2?>\S*\s*)?(?:\|\|.*)?$", re.ASCII)
 # ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``, and with backticks.
@@ -508,7 +512,7 @@ class ShellSource:
         elif value_node.type == "arithmetic_expansion":
             value = self._computed(self._text(value_node))
         elif value_node.type == "command_substitution":
-            value = None
+            value = self._constant(value_node)
         elif value_node.type == "string":
             value = self._expanded(value_node, value_node.start_byte + 1, value_node.end_byte - 1, joins=True)
         else:
@@ -767,7 +771,7 @@ class ShellSource:
             return (_unescaped(text),)
         if node.type == "command_name" and node.named_children:
             return self._values(node.named_children[0])
-        if node.type in ("simple_expansion", "expansion", "arithmetic_expansion"):
+        if node.type in _EXPANSIONS:
             value = self._constant(node)
             if value is None or (splits and set("*?[") & set(_OPEN_EXPANSION.sub("", "".join(value)))):
                 return (text,)  # the shell may find files of the name
@@ -842,6 +846,8 @@ class ShellSource:
         """Return the value of ``$NAME``, ``${NAME}`` or ``${NAME[@]}``; None if it is not known."""
         if node.type == "arithmetic_expansion":
             return self._computed(self._text(node))
+        if match := _FIRST_ON_PATH.fullmatch(self._text(node)):
+            return match[1]
         if node.type not in ("simple_expansion", "expansion"):
             return None
         text = self._text(node).lstrip("\\ \t\n")  # as in `_expanded`

@@ -116,6 +116,8 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ("#SBATCH --container-image=docker://a/b:1\nsrun python t.py", "--container a/b:1 t.py"),
         ("srun python3 t.py $SLURM_JOB_ID", "bash -c 'exec python3 t.py $SLURM_JOB_ID'"),
         ("srun python3 t.py", "t.py"),
+        ("P=$(which python)\nsrun $P t.py", "t.py"),
+        ('srun "$(command -v torchrun)" --nproc_per_node 2 t.py', "--gpus 2 t.py"),
         ("mpiexec -n 2 -genv A 1 python t.py", "--ranks-per-node 2 --env A=1 t.py"),
         (
             "#SBATCH --gres=gpu:4\ndeepspeed --include localhost:0,2 t.py",

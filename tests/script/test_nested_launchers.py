@@ -93,7 +93,8 @@ def test_a_launcher_as_the_command_is_refused_with_the_line_to_type(
         ("srun -n 2 --bcast=/tmp/x python -X dev train.py", "--bcast=/tmp/x"),
         (
             "mpirun -np 4 --bind-to core -x PATH python train.py",
-            "--bind-to core; a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK",
+            "--bind-to core; a program that calls MPI (mpi4py, Horovod) sees one process, and trains alone "
+            "in each rank: let it read RANK, or keep sbatch for it",
         ),
         ("numactl -l torchrun --nproc_per_node 2 train.py", ""),
         ("torchrun --nproc_per_node 2 --log_dir logs --tee 3 -m pkg.train -x", ""),
