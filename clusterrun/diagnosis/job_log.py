@@ -42,7 +42,6 @@ _NOT_LOADED = re.compile(
 _WORLD = re.compile(r"(?i)(?:\bworld[_ ]?size\W{1,3}|\bnranks |\bMEMBER: \d+/)(\d{1,6})\b")
 # submitit writes one file for each rank.
 _OF_SUBMITIT = re.compile(r"JobEnvironment\(.*\bhostname=([\w.-]+),.*\bglobal_rank=(\d+)\((\d+)\)")
-_ANNOUNCED = re.compile(r"\bGLOBAL_RANK: (\d+), MEMBER: ")
 HARMLESS = re.compile(
     r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
     r"|plugin|hostname of the client socket|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
@@ -91,11 +90,7 @@ class JobLog:
         self.has_left_out = False
         # The number of ranks; 0 if no line says it.
         self.world = 0
-        # How often each rank announced itself.
-        self.announced: Counter[int] = Counter()
         self.has_completed = self.has_failed = False
-        # More ranks than the world has came to a barrier; '' if no line says so.
-        self.too_many = ""
         # The report of torch on a time-out, the first line in which NCCL failed, and NCCL's last warnings.
         self.desync = ""
         self.nccl_failed = 0
@@ -164,10 +159,8 @@ class JobLog:
         if _NOT_LOADED.match(text) or (len(self.not_loaded) == 1 and self.not_loaded[0].endswith(":")):
             self.not_loaded = [*self.not_loaded, text.strip()][:2]
         self.has_left_out = self.has_left_out or "x across cluster]" in text
-        self.too_many = too_many_ranks(text) or self.too_many
         if world := _WORLD.search(text):
             self.world = max(self.world, int(world[1]))
-            self.announced.update(map(int, _ANNOUNCED.findall(text)))
         worker = self._failed_worker
         is_ended = worker is None or worker.kind is EndKind.OUTSIDE
         if is_ended and (failed := end_in_words(text, self.order, line.rank)):

@@ -36,32 +36,25 @@ CONSEQUENCES = (
         r"Got completion from peer.*(?:status=|with error )(?:5\b|IBV_WC_WR_FLUSH_ERR)",
         "an RDMA connection had failed before",
     ),
-    (r"Failed to unpickle serialized exception", "a worker failed, and its exception could not be read here"),
-    (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
-    (r"may indicate a possible application crash on rank", "rank 0 had ended, or cannot be reached"),
     (
-        r"waiting for future Flight recorder dump|dump signal due to a collective timeout from +rank"
+        r"[Ll]ast enqueued (?:\w+ )?work: -?\d+|waiting for future Flight recorder dump"
+        r"|dump signal due to a collective timeout from +rank"
         r"|Future for ProcessGroup abort timed out",
         "a collective timed out, here or in another rank",
     ),
-    (
-        r"[Bb]ackground workers? (?:is|are) (?:6 feet under|no longer alive)",
-        "a process of the data loader ended before",
-    ),
-    (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
     (r"(?:Process group|NCCL) (?:watchdog )?.*terminated with exception", "a collective failed before"),
     (
         r"(?i:failed to (?:recv|send)\b|(?:recv|send)(?:Bytes|Value)\w* failed)"
-        r"|DistStoreError|Socket Timeout.*store",
-        "rank 0, which holds the store, had ended",
+        r"|DistStoreError|Socket Timeout.*store|may indicate a possible application crash on rank",
+        "rank 0, which holds the store, had ended, or cannot be reached",
     ),
     (
-        r"Hccl\w+, error code is 6|EI0006|Remote Rank did not send",
-        "this rank waited for another one until HCCL's time-out",
+        r"Hccl\w+, error code is 6|EI0006|Remote Rank did not send|Error: Socket Timeout$",
+        "this rank waited for another one, or for rank 0's store, until a time-out",
     ),
-    (r"Error: Socket Timeout$", "this rank waited for another one, or for rank 0's store, until a time-out"),
     (
-        r"(?i)\b(?:see|inspect|check)\b[^.]{0,60}\bcause\b|due to an exception in a background process",
+        r"(?i)\b(?:see|inspect|check)\b[^.]{0,60}\bcause\b|due to an exception in a background process"
+        r"|failed to unpickle serialized exception|background workers? (?:is|are) (?:6 feet under|no longer)",
         "another process failed before, and this message only refers to its error",
     ),
     (r"RendezvousClosedError", "another node's launcher ended or failed, and closed the rendezvous"),
@@ -69,14 +62,14 @@ CONSEQUENCES = (
         r"broadcasted by subset of ranks",
         "ranks that horovod lists as missing did not submit the same tensors",
     ),
-    (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
     (
-        r"caused by an exception on one of the (?:ranks|processes)|Received sigquit from a child"
+        r"NCCL communicator was aborted|successfully reached monitoredBarrier, but"
+        r"|caused by an exception on one of the (?:ranks|processes)|Received sigquit from a child"
         r"|\bother ranks\b.{0,20}\b(?:did(?:n't| not)|have not|never)\b"
         r"|(?<!mpirun )detected that one or more processes exited"
         r"|(?:other|emote|peer) (?:rank|process|worker|node|task)s?\b.{0,30}"
         r"\b(?:failed|exited|died|aborted|crashed|terminated)",
-        "another rank ended before",
+        "another rank ended, or did not come",
     ),
 )
 # A program that starts ranks, and failed because one of them had.

@@ -77,9 +77,8 @@ from clusterrun.diagnosis.printed_errors import (
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.timed_out import LINK_REMEDY
 from clusterrun.diagnosis.rules.timed_out import LOGS_REMEDY as TIMEOUT_REMEDY
-from clusterrun.diagnosis.stacks import line_of, short
+from clusterrun.diagnosis.stacks import line_of
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
-from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.diagnosis.wording import cut
 from clusterrun.model.frozen import replace
@@ -99,11 +98,8 @@ STEPS_OF_RUN = 10
 MOST_EARLIER = 2
 # Lines near an error that are shown.
 MOST_NEAR = 2
-# Lines of code in which different ranks were, of which so many are shown.
-MOST_PLACES = 4
 # Errors of a GPU whose cause stands elsewhere in the log.
 _UNEXPLAINED = re.compile(r"(?:CUDA|HIP) error: (?:device-side assert|unspecified launch|unknown)")
-_GPU_ERROR = re.compile(r"device-side assert|CUDA error: [\w ]+")
 # Exceptions that only wrong code raises. Others may come from the data, the environment or another rank.
 _OF_CODE = re.compile(
     r"(?:\w+\.)*\w*(?:Name|UnboundLocal|Attribute|Type|Index|ZeroDivision|NotImplemented|Recursion)Error\b"
@@ -202,8 +198,6 @@ class _LogVerdict:
             self._listed,
             self._completed,
             self._failed_before,
-            self._cut_traceback_of_launcher,
-            self._too_many_ranks,
         )
         diagnosis = next(filter(None, (answer() for answer in answers)), None) or self._nothing_certain()
         notes = []
@@ -392,29 +386,11 @@ class _LogVerdict:
             return _undetermined(message, (*before.evidence, *self._last_lines), before.remedy)
         return replace(before, message=message)
 
-    def _cut_traceback_of_launcher(self) -> Diagnosis | None:
-        """The log ends inside of a traceback of a launcher."""
-        unended = self._tracebacks_without_exception(of_launchers=True)
-        if not unended:
-            return None
-        sentence = f"the log does not hold what failed first; it ends in {unended[0].error.text}"
-        return _undetermined(sentence, self._last_lines)
-
-    def _too_many_ranks(self) -> Diagnosis | None:
-        """More ranks than the world has came to a barrier of the store, or fewer announced themselves."""
-        announced, message = self._log.announced, self._log.too_many
-        twice = [rank for rank, count in announced.items() if count > 1]
-        if announced and not announced.keys() >= {*range(self._log.world)}:
-            message = f"only {ranks_in_words(announced)} of {self._log.world} announced themselves in the log"
-            if not twice:
-                return _undetermined(message, self._last_lines)
-            message += f", {ranks_in_words(twice)} more than once: do all nodes start at rank 0?"
-        if not message:
-            return None
-        return Diagnosis(Verdict.MISMATCH, message, (), (), self._last_lines, TOO_MANY_REMEDY)
-
     def _nothing_certain(self) -> Diagnosis:
         """Return the line that looks most like an error."""
+        if unended := self._tracebacks_without_exception(of_launchers=True):
+            sentence = f"the log does not hold what failed first; it ends in {unended[0].error.text}"
+            return _undetermined(sentence, self._last_lines)
         suspects = suspect_lines(self._log)
         if not suspects:
             return self._without_failure("there is no error in it")
@@ -532,7 +508,7 @@ class _LogVerdict:
             on_node = f" on {first_node}" if first_node else ""
             sentence += f"; the launcher saw rank {self._log.first_rank}{on_node} end first"
         if SIZES.search(error.text):
-            sentence += f"; it received these data, so their sender may be at fault{_places(errors)}"
+            sentence += "; it received these data, so their sender may be at fault"
         warning = ""
         if error.row is NCCL_FAILED and not hint and (warnings := self._log.nccl_warnings):
             warning = next(filter(meaning, reversed(warnings)), warnings[-1])
@@ -619,7 +595,7 @@ class _LogVerdict:
         alike = {*ranks, *self._log.report.failed} - others
         if len(ranks) < len(alike) <= len(same):
             ranks = tuple(sorted(alike))
-        return ranks or _watched(first.error, errors), node
+        return ranks, node
 
     def _culprits_of(self, ranks: Sequence[int], nodes: Sequence[str], why: str) -> tuple[Culprit, ...]:
         node_of_ended = {rank: end.node for end in reversed(self._ends) if end.node for rank in end.ranks}
@@ -835,21 +811,6 @@ def _caller(first: LogError, errors: Sequence[LogError]) -> Error | None:
         if log_error.order > first.order and log_error.error.frame and is_of_rank:
             return log_error.error
     return None
-
-
-def _places(errors: Sequence[LogError]) -> str:
-    """Return ``; ranks 0-1 at train.py:33 (step), rank 2 at …`` if ranks failed in several lines."""
-    frames = {other.rank: other.error.frame for other in errors if other.rank >= 0 and other.error.frame}
-    vote = RankVote(frames)
-    places = [f"{ranks_in_words(ranks)} at {short(frame)}" for frame, ranks in vote.sides[:MOST_PLACES]]
-    return "" if vote.is_unanimous else f"; {', '.join(places)}"
-
-
-def _watched(error: Error, errors: Sequence[LogError]) -> tuple[int, ...]:
-    """Return the rank whose watchdog reports an error of a GPU that lacks the mark of a rank."""
-    match = _GPU_ERROR.search("device-side assert" if " Assertion `" in error.text else error.text)
-    others = {entry.rank for entry in errors if match and entry.rank >= 0 and match[0] in entry.error.text}
-    return tuple(others) if len(others) == 1 else ()
 
 
 def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None:

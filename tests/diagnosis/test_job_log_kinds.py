@@ -396,14 +396,6 @@ def test_the_handler_of_a_crash_names_its_process_and_node() -> None:
     assert "process 991 was killed by signal 11" in diagnosis.message
 
 
-def test_the_rank_of_an_error_of_a_gpu_is_that_of_the_watchdog() -> None:
-    asserted = "Index.cu:7: scan: block: [1,0,0], thread: [2,0,0] Assertion `indexValue < sizes[dim]` failed."
-    watched = "[rank3]:[E x.cpp:9] [Rank 3] Process group watchdog thread terminated with exception: "
-    watched += "CUDA error: device-side assert triggered"
-    diagnosis = diagnosed(asserted, watched)
-    assert ranks(diagnosis) == [3] and "outside of its table" in "".join(diagnosis.evidence)
-
-
 def test_what_python_prints_of_a_process_that_ended_is_no_error() -> None:
     warning = (
         "resource_tracker.py:9: UserWarning: resource_tracker: '/m1': [Errno 2] No such file or directory"
@@ -672,12 +664,6 @@ def test_ranks_that_ended_after_another_error_did_not_print_the_first_one() -> N
     first_end = "srun: error: n2: tasks 2-3: Exited with exit code 1"
     last_end = "srun: error: n1: tasks 0-1: Exited with exit code 1"
     assert ranks(diagnosed(*missing, *missing, first_end, *waited, *waited, last_end)) == [2, 3]
-
-
-def test_ranks_that_wait_in_a_barrier_with_too_many_others_are_no_hang() -> None:
-    line = "INFO: Waiting in store based barrier for rank: 2 (world_size=2, worker_count=3, timeout=0:30:00)"
-    diagnosis = diagnosed(line, line)
-    assert diagnosis.verdict is Verdict.MISMATCH and "3 ranks came" in diagnosis.message
 
 
 def test_the_time_limit_of_another_scheduler_is_one() -> None:
@@ -1132,13 +1118,6 @@ def test_a_message_in_front_of_a_header_is_the_error_of_a_traceback_that_is_cut_
     )
     header = f"{front}: NCCL error: unhandled system error (see NCCL_DEBUG=INFO), {EXCEPTION[0]}"
     assert "unhandled system error" in diagnosed(header, *EXCEPTION[1:3]).message
-
-
-def test_ranks_that_did_not_announce_themselves_are_counted() -> None:
-    lines = [f"initializing ddp: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/4" for rank in range(2)]
-    alone, twice = diagnosed(*lines), diagnosed(*lines, *lines)
-    assert alone.verdict is Verdict.UNDETERMINED and "ranks 0-1 of 4" in alone.message
-    assert twice.verdict is Verdict.MISMATCH and "more than once" in twice.message
 
 
 def test_a_bar_that_has_not_moved_is_no_progress() -> None:
