@@ -236,7 +236,8 @@ class JobLog:
                 is_doubtful = handled[number] or ((went_on or place.is_warning) and not is_final(error))
                 error = replace(error, rank=rank, inner=-1, survived=survived)
                 node = place.node or self.nodes.get(rank, "")
-                errors.append(LogError(error, place.order, rank, node, is_doubtful, output))
+                time = place.last_time.replace("T", " ")
+                errors.append(LogError(error, place.order, rank, node, is_doubtful, output, time))
         return sorted(self._marked_as_survived(errors), key=lambda log_error: log_error.order)
 
     def _marked_as_survived(self, errors: Sequence[LogError]) -> list[LogError]:

@@ -60,6 +60,7 @@ class LogError:
     node: str = ""  # of the rank; '' if the log does not show it
     is_doubtful: bool = False  # its process printed much else after it, so it was probably handled
     output_after: int = 0  # lines without complaints that its process printed after it
+    time: str = ""  # of its line or the last one before with a time, as in LogLine
 
     @property
     def was_handled(self) -> bool:
@@ -81,6 +82,7 @@ class LogPlace:
     goes_on: bool = False  # the program says that the error does not end it
     was_logged: bool = False  # a logger printed it, so the program caught it
     is_warning: bool = False  # the logger marked it as less than an error
+    last_time: str = ""  # of this line or of the last one before with a time
 
 
 class LogProcess:
@@ -102,10 +104,13 @@ class LogProcess:
         # Steps and output at the first reported end of a rank after each error, by number of the error.
         self._at_end: list[tuple[int, int]] = []
         self.last_line = ""
+        # The time of the newest line that has one.
+        self._time = ""
 
     def hear(self, text: str, place: LogPlace, logger: str) -> None:
         """Read one line, without what ``logger`` wrote in front of it."""
         before = self.listener.errors[-1:]
+        self._time = place.time or self._time
         # The line of source below a frame may contain the name of a step.
         is_source = 'File "' in self.last_line
         self.lines += 1
@@ -122,7 +127,7 @@ class LogProcess:
         if len(self.listener.errors) > len(self.places):
             goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
             is_warning = _BELOW_ERROR.search(logger) is not None
-            signs = (self.steps, self.output, goes_on, was_logged, is_warning)
+            signs = (self.steps, self.output, goes_on, was_logged, is_warning, self._time)
             place = LogPlace(place.order, place.rank, place.node, place.time, *signs)
             self.places += [place] * (len(self.listener.errors) - len(self.places))
             self._logged_rank, self._record, self._is_after_error = -1, "", True

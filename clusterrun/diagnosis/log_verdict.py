@@ -438,12 +438,15 @@ class _LogVerdict:
     def _of_errors(self, own: Sequence[LogError], errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of the first own error of a rank."""
         root = [log_error for log_error in own if log_error.rank == self._log.first_rank >= 0]
+        # Files are read one after the other.
+        has_times = len(self._log.file_names) > 1 and all(log_error.time for log_error in own)
         first = min(
             root or own,
             key=lambda log_error: (
                 is_of_communication(log_error.error),
                 # A name that was never set is often one in the handler of another error.
                 _UNSET.match(log_error.error.text) is not None,
+                log_error.time if has_times else "",
                 log_error.order,
             ),
         )
@@ -456,6 +459,7 @@ class _LogVerdict:
             if log_error.error.frame == error.frame
             and (log_error.error.text == error.text or (not root and is_alike(log_error.error, error)))
         ]
+        others = [log_error for log_error in own if log_error is not first and log_error not in same]
         ranks, node = self._who_failed(first, same, errors)
         if len(meant := _MEANT.findall(hint.error.text if hint else error.text)) > 1:
             ranks, node = tuple(sorted({int(rank) for rank in meant})), ""
@@ -490,7 +494,11 @@ class _LogVerdict:
         is_only_rank = shown == {*ranks} and self._log.world != 1 and not self._all_ends
         is_only_rank = is_only_rank and len(self._log.file_names) < 2
         is_alone = max(len(ranks), len(nodes)) < 2
-        did = "failed first" if is_alone and not is_only_rank else "failed"
+        other_files: set[str] = set()
+        if not (root or has_times):
+            other_files = {self._file_of(entry) for entry in others if not is_of_communication(entry.error)}
+            other_files -= {self._file_of(entry) for entry in same}
+        did = "failed" if other_files or is_only_rank or not is_alone else "failed first"
         were = "was" if is_alone else "were"
         did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
         did = "reported" if is_between else did
@@ -501,6 +509,9 @@ class _LogVerdict:
         sentence = f"{who}{on} {did}: {message}"
         if follows_nccl:
             sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {message}"
+        if other_files:
+            listed = ", ".join(sorted(other_files)[:MOST_CULPRITS])
+            sentence += f"; {listed} shows another failure, and no times tell which was first"
         if is_only_rank:
             sentence += "; the log shows no other rank, which may have failed before"
         if is_first_unmarked:
@@ -531,9 +542,9 @@ class _LogVerdict:
         if lacks_inner(error):
             sentence += "; the log lacks the exception that it wraps"
             where = ""
-        others = [log_error for log_error in own if log_error is not first and log_error not in same]
         for entry in errors[:1]:
-            if entry.is_doubtful and entry.error.frame and not is_alike(entry.error, error):
+            is_later = has_times and entry.time > first.time
+            if not is_later and entry.is_doubtful and entry.error.frame and not is_alike(entry.error, error):
                 evidence.append(f"printed before, and the log goes on after it: {cut(entry.error.message)}")
         for entry in errors:
             if entry.error.is_consequence and entry.rank >= 0 and not entry.was_handled:

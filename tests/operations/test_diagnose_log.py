@@ -203,3 +203,21 @@ def test_files_of_submitit_belong_to_their_ranks(tmp_path: Path) -> None:
 def test_files_of_json_lines_are_read(tmp_path: Path) -> None:
     (tmp_path / "n1.jsonl").write_text(ERROR)
     assert "KeyError: 'x'" in read(str(tmp_path)).diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("times", "first", "words"),
+    [
+        (("2026-03-02 19:20:00 ", "2026-03-02T19:05:00 "), 1, "failed first"),
+        (("", ""), 0, "no times tell which was first"),
+    ],
+)
+def test_the_first_of_two_files_is_the_one_with_the_earlier_time(
+    tmp_path: Path, times: tuple[str, str], first: int, words: str
+) -> None:
+    for rank, (time, kind) in enumerate(zip(times, ("KeyError", "ValueError"), strict=True)):
+        text = f"Traceback (most recent call last):\n  File 'a.py', line 3, in go\n{kind}: {rank}\n"
+        (tmp_path / f"rank{rank}.log").write_text(f"{time}step 1\n{time}{text}")
+    diagnosis = read(str(tmp_path)).diagnosis
+    assert [culprit.rank for culprit in diagnosis.culprits] == [first]
+    assert words in diagnosis.message
