@@ -42,7 +42,6 @@ REASONS = (
     JobReason("JobHoldMaxRequeue", "is held: it was requeued too often", _RELEASE, held=True),
     JobReason("SystemFailure", "is held after a failure of Slurm or a node", _RELEASE, held=True),
     JobReason("launch failed requeued held", _NOT_LAUNCHED, _RELEASE, held=True),
-    JobReason("launch_failed_requeued_held", _NOT_LAUNCHED, _RELEASE, held=True),
     JobReason("job requeued in held state", "is held after a requeue", _RELEASE, held=True),
     JobReason(
         "PartitionConfig",
@@ -68,7 +67,11 @@ REASONS = (
     JobReason(
         "ReqNodeNotAvail, May be reserved for other job", "waits: its nodes are reserved for others", _SHORTER
     ),
-    JobReason("Nodes required for job are DOWN", "waits for nodes that are down or taken", SEE_NODES),
+    JobReason(
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+        "waits for nodes that are down, drained, or reserved for partitions with a higher priority",
+        SEE_NODES,
+    ),
     JobReason("NodeDown", "a node it needs is down", SEE_NODES),
     JobReason(
         "BadConstraints",
@@ -113,9 +116,9 @@ REASONS = (
     JobReason("FedJobLock", "waits for the other clusters of the federation"),
 )
 
-_TABLE = {reason.word: reason for reason in REASONS}
-_NOTHING = ("", "None", "null", "N/A")
 # scontrol writes a space as _.
+_TABLE = {word: reason for reason in REASONS for word in (reason.word, reason.word.replace(" ", "_"))}
+_NOTHING = ("", "None", "null", "N/A")
 _DETAILS = r"[,:][\s_]*"
 _BRACKETED = r"\(([^()]*)\)$"
 _LIMIT = r"(Assoc|QOS)(Grp|Max|Min)?\w*"

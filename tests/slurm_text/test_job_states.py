@@ -98,6 +98,11 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
             "waits: maintenance of its nodes is planned",
             "scontrol show reservation; a shorter --time may fit before it, see clusterrun plan",
         ),
+        (
+            "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions",
+            "waits for nodes that are down, drained, or reserved for partitions with a higher priority",
+            "see sinfo -R",
+        ),
         ("RaisedSignal:9(Killed)", "was ended by a signal (9: Killed)", ""),
         ("(RaisedSignal:53(Real-time signal 19))", "was ended by a signal (53: Real-time signal 19)", ""),
         ("(null)", "", ""),
