@@ -208,7 +208,8 @@ class StatusQuery:
             )
         )
         if row and reply.answered and SEE_NODES in status.reason:
-            nodes = row.reason.partition("UnavailableNodes:")[2] or row.nodelist
+            unavailable = row.reason.partition("UnavailableNodes:")[2]
+            nodes = unavailable or row.nodelist or record.spec.nodelist
             if unfit := self._node_reasons(nodes, record.spec.partition):
                 status = replace(status, reason=status.reason.replace(SEE_NODES, f"sinfo -R: {unfit}"))
         if files.damage or files.doubt:

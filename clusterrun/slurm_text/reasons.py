@@ -65,7 +65,10 @@ REASONS = (
         "ReqNodeNotAvail, Reserved for maintenance", "waits: maintenance of its nodes is planned", _SHORTER
     ),
     JobReason(
-        "ReqNodeNotAvail, May be reserved for other job", "waits: its nodes are reserved for others", _SHORTER
+        # Slurm 26.05 does not tell them apart.
+        "ReqNodeNotAvail, May be reserved for other job",
+        "waits for nodes that are reserved for others, down or drained",
+        f"{SEE_NODES}; {_SHORTER}",
     ),
     JobReason(
         "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",

@@ -103,6 +103,12 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
             "waits for nodes that are down, drained, or reserved for partitions with a higher priority",
             "see sinfo -R",
         ),
+        (
+            "ReqNodeNotAvail, May be reserved for other job",
+            "waits for nodes that are reserved for others, down or drained",
+            "see sinfo -R; scontrol show reservation; a shorter --time may fit before it, "
+            "see clusterrun plan",
+        ),
         ("RaisedSignal:9(Killed)", "was ended by a signal (9: Killed)", ""),
         ("(RaisedSignal:53(Real-time signal 19))", "was ended by a signal (53: Real-time signal 19)", ""),
         ("(null)", "", ""),
