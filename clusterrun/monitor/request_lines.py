@@ -90,7 +90,7 @@ class AwaitedRequests:
         post = next(iter(may_be)) if len(may_be) == 1 else PostedOp(half, -1)
         count = sum(
             name_of(call) in _PLACES and not self._is_done(call, depth)
-            for depth in {depth for _, depth in begun}
+            for depth in range(len(self._frames))
             for call in self._calls(depth)
         )
         is_repeated = any(self._loops(call, depth) for call, depth in begun)

@@ -882,6 +882,15 @@ def test_pairs_that_send_to_each_other_in_one_line_are_named_together() -> None:
     assert [culprit.rank for culprit in some.culprits] == [0, 1, 2, 3]
 
 
+def test_the_lines_that_called_a_helper_tell_the_ranks_of_a_circle_apart() -> None:
+    def sends(rank: int) -> SeenRank:
+        stack = ("/home/me/train.py:5 exchange", f"/home/me/train.py:{40 + rank} run", *LINE)
+        return sampled(rank, stack=stack, call=MainCall("send", peer=rank ^ 1), size=2)
+
+    message = verdict(sends(0), sends(1)).message
+    assert "train.py:40 (run)" in message and "train.py:41 (run)" in message
+
+
 @pytest.mark.parametrize(("target", "culprits"), [(3, [1]), (2, [])])
 def test_the_rank_whose_sendrecv_does_not_fit_those_of_the_others_is_named(
     target: int, culprits: list[int]

@@ -45,6 +45,10 @@ def named(x, y):
     first.wait()
     second.wait()  # named
 
+def outer(x):
+    request = dist.isend(x, right)
+    alone(x)
+
 def gathered(bufs, sizes):
     works = [(peer, dist.irecv(bufs[peer], src=peer)) for peer in range(n)]
     for peer, work in works:
@@ -91,6 +95,7 @@ def awaited(*lines: str, half: str = "", **values: object) -> MainCall:
         (["# helper", "[dist.P2POp(dist", "    send()"], {"stage": 1}, MainCall("send", "send", 2, 5)),
         (["# helper", "[dist.P2POp(dist", "    send()"], {}, MainCall("send", "send", -1, 5)),
         (["# named"], {}, MainCall("wait", "recv", 0)),
+        (["right).wait()", "    alone(x)"], {}, MainCall("wait", "send", 2)),
         (["# gathered"], {"peer": 3}, MainCall("wait", "recv", 3)),
         (["# counted"], {"peer": 3}, MainCall("wait", "recv", -1)),
         (["# phases"], {"up": 3, "down": 0}, MainCall("send", "send", 3)),

@@ -12,6 +12,8 @@ from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
+from clusterrun.diagnosis.rules.different_places import parting_frames
+from clusterrun.diagnosis.stacks import short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, to_peer, verb_s
 
@@ -78,10 +80,13 @@ def _has_usual_peer(table: CallTable, rank: int) -> bool:
 
 def _steps(table: CallTable, circle: Sequence[int]) -> dict[int, str]:
     steps = {}
+    # Ranks in one line of a helper are told apart by the lines that called it.
+    ways = parting_frames(table) if table.line(*circle) else {}
     for rank in circle:
         call = table.of(rank).call
         name = call.name.replace("recv", "receive")
-        steps[rank] = f"{name}s {to_peer(call, call.name)}{at_place(table, rank)}"
+        way = f" by way of {short(ways[rank])}" if rank in ways else ""
+        steps[rank] = f"{name}s {to_peer(call, call.name)}{at_place(table, rank)}{way}"
     return steps
 
 

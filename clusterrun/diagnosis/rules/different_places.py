@@ -60,7 +60,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
         odd = _odd(table, sides)
         odd = odd or _odd(table, [ranks for ranks in sides if waits[ranks[0]].root not in ranks])
         if not odd:
-            odd = _odd(table, [ranks for _, ranks in RankVote(_parted(table)).sides])
+            odd = _odd(table, [ranks for _, ranks in RankVote(parting_frames(table)).sides])
             is_parted = is_parted or bool(odd)
         if not odd:
             # Errors or a condition on their number led these ranks to their call. Others make the usual one.
@@ -74,7 +74,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         odd = behind if waits[behind[0]].operation.startswith(STORE_WAIT) else ()
     if is_parted:
         places.update(
-            (rank, f"{places[rank]} by way of {short(frame)}") for rank, frame in _parted(table).items()
+            (rank, f"{places[rank]} by way of {short(frame)}")
+            for rank, frame in parting_frames(table).items()
         )
     certainty = CERTAINTY if odd else UNDECIDED
     explain = partial(explain_different_places, places=places, ahead=ahead)
@@ -101,7 +102,7 @@ def _is_collective(table: CallTable, rank: int) -> bool:
     return not (call.name or call.rooted) and operation not in (*SOME_WAITS, STORE_WAIT)
 
 
-def _parted(table: CallTable) -> dict[int, str]:
+def parting_frames(table: CallTable) -> dict[int, str]:
     """Return of each living rank the outermost frame that not all of them share; {} if a stack is cut."""
     stacks = {rank.rank: rank.stacks.main[::-1] for rank in table.living}
     if max(map(len, stacks.values())) >= MOST_FRAMES:
