@@ -313,6 +313,11 @@ class JobLog:
                 return True
         return False
 
+    def last_line_by_rank(self) -> dict[int, str]:
+        """Return the last line of each rank whose lines the log tells apart."""
+        last_lines = {process.rank: process.last_line for process in self.processes.values()}
+        return {**self.splitter.early, **last_lines}
+
     def has_steps_after(self, order: int, time: str = "") -> bool:
         """Return whether a step follows a line: by its time if it has one, as files are read in turn."""
         return any(

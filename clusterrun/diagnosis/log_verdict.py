@@ -643,9 +643,8 @@ class _LogVerdict:
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
-        last_lines = {process.rank: process.last_line for process in self._log.processes.values()}
-        last_lines = {**self._log.splitter.early, **last_lines}
-        ranks = {rank for rank in (*last_lines, *(log_error.rank for log_error in errors)) if rank >= 0}
+        shown = (*self._log.last_line_by_rank(), *(log_error.rank for log_error in errors))
+        ranks = {rank for rank in shown if rank >= 0}
         # A log in which many ranks are missing is that of one node.
         is_whole = 0 < self._log.world <= len(ranks) * MOST_SILENT
         size = max(self._log.world if is_whole else 0, max(ranks, default=-1) + 1)
@@ -677,9 +676,13 @@ class _LogVerdict:
             diagnosis = replace(diagnosis, message=message)
         if "didn't finish" in self._log.desync:
             diagnosis = replace(diagnosis, verdict=Verdict.LINK, culprits=(), remedy=LINK_REMEDY)
-        silent = [culprit.rank for culprit in diagnosis.culprits if last_lines.get(culprit.rank)]
-        evidence += tuple(f"last line of rank {rank}: {last_lines[rank][:300]}" for rank in silent)
+        evidence += tuple(self._last_lines_of([culprit.rank for culprit in diagnosis.culprits]))
         return replace(diagnosis, evidence=evidence, remedy=foreign(diagnosis.remedy))
+
+    def _last_lines_of(self, ranks: Sequence[int]) -> list[str]:
+        lines = self._log.last_line_by_rank()
+        printed = [rank for rank in ranks if rank >= 0 and lines.get(rank)]
+        return [f"last line of rank {rank}: {lines[rank][:300]}" for rank in printed[:MOST_LAST_LINES]]
 
     def _of_end(self, end: EndLine) -> Diagnosis:
         """Return the diagnosis if only Slurm or a launcher says how ranks ended."""
@@ -696,14 +699,7 @@ class _LogVerdict:
             ended = next((other for other in self._all_ends if _names_victim(other, node)), None)
             ranks, node = (ended.ranks, ended.node) if ended else (ranks, node)
         is_whole_job = end.kind.value >= EndKind.TIME_LIMIT.value
-        culprits: tuple[Culprit, ...] = ()
-        if not is_whole_job:
-            nodes = {rank: other.node for other in self._all_ends for rank in other.ranks}
-            culprits = tuple(
-                Culprit(rank, node or nodes.get(rank, ""), placed.words) for rank in ranks[:MOST_CULPRITS]
-            )
-            if not culprits and node:
-                culprits = (Culprit(-1, node, placed.words),)
+        culprits = () if is_whole_job else self._culprits_of(ranks, [node], placed.words)
         message = sentence = named(placed.words)
         on = f" on {node}" if node else ""
         if placed.is_report and not ranks:
@@ -736,16 +732,7 @@ class _LogVerdict:
         for log_error in self._errors[:2]:
             who = f"rank {log_error.rank}: " if log_error.rank >= 0 else ""
             evidence.append(f"{who}{log_error.error.message}")
-        if culprits:
-            processes = [process for process in self._log.processes.values() if process.rank in ranks]
-            last_lines = [(process.rank, process.last_line) for process in processes]
-            if not last_lines:
-                last_lines = [
-                    (rank, line) for rank, line in self._log.splitter.early.items() if rank in ranks
-                ]
-            evidence += [
-                f"last line of rank {rank}: {line[:300]}" for rank, line in last_lines[:MOST_LAST_LINES]
-            ]
+        evidence += self._last_lines_of([culprit.rank for culprit in culprits])
         last = self._log.last_lines[-2:]
         evidence += [f"last line: {line}" for line in last if line not in evidence]
         verdict = _VERDICTS.get(end.kind, Verdict.CRASHED)
