@@ -50,7 +50,7 @@ class FakeNode:
         self.socket.bind((f"127.1.{self.number // 250}.{self.number % 250 + 1}", 0))
         self.socket.setblocking(False)
         self.socket.connect_ex((self.bootstrap.addresses[0], self.bootstrap.port))
-        hello = Hello(self.number, f"n{self.number:04d}", "127.0.0.1", self.number + 1, "3.11")
+        hello = Hello(self.number, f"n{self.number:04d}", "127.0.0.1", self.number + 1)
         i = self.bootstrap
         self.end = ClientEnd(bytes.fromhex(i.secret), i.run_id, i.epoch, hello, os.urandom(32))
         self.loop.register(self.socket, selectors.EVENT_WRITE, self)

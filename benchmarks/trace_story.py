@@ -83,7 +83,7 @@ def story(trace: Trace) -> None:
     """Let a rank fail on a node with two ranks."""
     agent = Agent(0, 2)
     coordinator = Coordinator(ORDERS, "login", 42)
-    for event in (Tick(), EpochClaimed(0), AgentJoined(0, Hello(0, "n0", "10.0.0.1", 1, "3.12", -1))):
+    for event in (Tick(), EpochClaimed(0), AgentJoined(0, Hello(0, "n0", "10.0.0.1", 1, -1))):
         coordinator.on(Now(0.0, WALL), event)
     for message in (Beat(0), PortReserved(0, 29000), RanksStarted(0)):
         coordinator.on(Now(1.0, WALL + 1.0), MessageCame(0, message))

@@ -315,7 +315,7 @@ class World:
         for cut in faults.cuts(self, agent):
             link.sever(cut, 60.0)
         epoch = 99 if self.scenario.has("old epoch") and agent.pid % 7 == 0 else -1
-        link.send(UP, msg.Hello(agent.index, f"n{agent.node.index}", "10.0.0.1", agent.pid, "3.9", epoch))
+        link.send(UP, msg.Hello(agent.index, f"n{agent.node.index}", "10.0.0.1", agent.pid, epoch))
         self.clock.after(CONNECT_SECONDS, self._connect_again, agent, link)
 
     def agent_of(self, link: int) -> AgentActor | None:

@@ -7,7 +7,6 @@ import os
 import resource
 import select
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -116,8 +115,7 @@ def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
     timeouts = bootstrap.timeouts
     longest = (1 + contract.OVERLOAD_FACTOR) * timeouts.join
     shim.tell(f"until {steady() + longest + timeouts.lease!r}")
-    python = ".".join(map(str, sys.version_info[:3]))
-    return join(bootstrap, lambda address: Hello(node, name, address, os.getpid(), python)), bootstrap
+    return join(bootstrap, lambda address: Hello(node, name, address, os.getpid())), bootstrap
 
 
 def _ranks(orders: Orders, paths: RunPaths, place: AgentPlace, loop: EventLoop) -> RankProcesses:

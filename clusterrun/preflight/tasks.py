@@ -78,7 +78,6 @@ class ProbeReading:
 
     check: str  # name
     value: str  # JSON; '' if the probe failed
-    seconds: float
     why: str = ""  # the reason of a failure
     late: bool = False  # the probe was killed at its limit
 
@@ -155,7 +154,6 @@ class Dialled:
     refused: tuple[int, ...]  # ports that refused the connection
     silent: tuple[int, ...]  # ports that did not answer
     large: bool  # large packets came back
-    seconds: float  # the fastest port took this long to answer
     why: str = ""  # the reason of the first port that failed
     dropped: bool = False  # the dialling machine dropped what it sent to the silent ports
     slowest: float = 0.0  # seconds that the slowest port took that answered

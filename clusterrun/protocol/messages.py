@@ -96,7 +96,6 @@ class Hello:
     name: str
     address: str  # the agent's address on the connection to the coordinator
     pid: int
-    python: str
     epoch: int = -1  # the highest epoch that the agent knows; -1: none
 
 

@@ -104,7 +104,7 @@ def agent(processes: int = 2, acknowledged: bool = True) -> Tape:
 
 def hello(node: int, pid: int = 1, epoch: int = -1) -> Hello:
     """Return the first message of the agent of ``node``."""
-    return Hello(node, f"n{node}", f"10.0.0.{node + 1}", pid, "3.9", epoch)
+    return Hello(node, f"n{node}", f"10.0.0.{node + 1}", pid, epoch)
 
 
 def coordinator(**changes: Any) -> Tape:

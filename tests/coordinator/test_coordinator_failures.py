@@ -144,9 +144,7 @@ def test_a_rank_that_fails_after_others_completed_is_the_failure() -> None:
 def test_an_address_that_several_nodes_have_names_none() -> None:
     tape = coordinator()
     for node in range(2):
-        tape.at(
-            1.0, AgentJoined(node, Hello(node, f"n{node}", "10.0.0.2", 1, "3.9")), MessageCame(node, Beat(0))
-        )
+        tape.at(1.0, AgentJoined(node, Hello(node, f"n{node}", "10.0.0.2", 1)), MessageCame(node, Beat(0)))
     train(tape, 1.0)
     tape.at(5.0, failed(3, 5.0, **NOTICED))
     tape.at(8.0)

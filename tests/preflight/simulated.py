@@ -268,7 +268,7 @@ class Cluster:
             reading = {"resolved": resolved, "seconds": 0.001, "own": [address(node)]}
             ahead = {"least": -0.5, "most": 0.5} if self.faults.has_controller and node == 0 else {}
             readings = {"names": reading, "controller-clock": ahead}
-            probed = (ProbeReading(check, json.dumps(value), 0.1) for check, value in readings.items())
+            probed = (ProbeReading(check, json.dumps(value)) for check, value in readings.items())
             return 0.05, LocalAnswer(tuple(probed))
         if isinstance(task, ListenTask):
             self.held_port = task.port
@@ -313,10 +313,10 @@ class Cluster:
         results = []
         for check in task.checks:
             if node in self.faults.late_checks and check == "home":
-                results.append(ProbeReading(check, "", 10.0, "ls (D in nfs_wait)", True))
+                results.append(ProbeReading(check, "", "ls (D in nfs_wait)", True))
             elif check == "shared-memory":
                 free = 1000 if node in self.faults.full_shm else 1 << 34
-                results.append(ProbeReading(check, json.dumps({"size": 1 << 34, "free": free}), 0.1))
+                results.append(ProbeReading(check, json.dumps({"size": 1 << 34, "free": free})))
         return LocalAnswer(tuple(results))
 
     def watch(self, node: int, task: ExchangeTask) -> tuple[float, ExchangeAnswer]:
@@ -358,7 +358,7 @@ class Cluster:
             for target in task.targets:
                 most = faults.open_limits.get(target.node, len(target.ports))
                 alive = self.passes(node, target.node) and self.passes(target.node, node)
-                dialled.append(Dialled(target.node, (), target.ports[most * alive :], True, 0.001))
+                dialled.append(Dialled(target.node, (), target.ports[most * alive :], True))
             return task.limit, DialAnswer(tuple(dialled), ())
         for target in task.targets:
             alive = self.passes(node, target.node) and self.passes(target.node, node)
@@ -368,7 +368,7 @@ class Cluster:
                 live = alive and target.node not in faults.absent and not drops
                 large = not {node, target.node} & faults.small_mtu
                 refused, silent = target.ports * live, target.ports * (not live)
-                dialled.append(Dialled(target.node, refused, silent, large, 0.0, dropped=drops))
+                dialled.append(Dialled(target.node, refused, silent, large, dropped=drops))
                 continue
             shut = faults.blocked.get(target.node, set())
             shut = shut | (faults.ports_between if self.apart((node, target.node)) else set())
@@ -376,7 +376,7 @@ class Cluster:
             large = (
                 not {node, target.node} & faults.small_mtu and (node, target.node) not in faults.small_ways
             )
-            dialled.append(Dialled(target.node, (), silent, large, 0.001))
+            dialled.append(Dialled(target.node, (), silent, large))
         well = all(not entry.silent and entry.large for entry in dialled)
         heard = tuple(
             other
@@ -403,7 +403,7 @@ class Cluster:
             ranges = self.faults.rejected.get(target.node, ())
             open_port = 0 if any(a <= self.held_port <= b for a, b in ranges) else self.held_port
             refused = tuple(port for port in target.ports if port not in {*silent, open_port})
-            results.append(Dialled(target.node, refused, silent, True, 0.0))
+            results.append(Dialled(target.node, refused, silent, True))
         delay = task.limit if any(entry.silent for entry in results) else 0.1
         return delay, DialAnswer(tuple(results), ())
 

@@ -53,9 +53,7 @@ def test_a_late_answer_has_the_checks_own_message(check) -> None:
     assert isinstance(check.LATE, Finding)
     longest = {"gpus": 62, "nvlink": 62, "check-command": 30}.get(check.NAME, 15)
     assert (check.LATE.check, 0 < check.LIMIT <= longest) == (check.NAME, True)
-    late = LocalAnswer(
-        (ProbeReading(check.NAME, "", check.LIMIT, late=True, why="waits in rpc_wait_bit_killable"),)
-    )
+    late = LocalAnswer((ProbeReading(check.NAME, "", late=True, why="waits in rpc_wait_bit_killable"),))
     message = f"{check.LATE.message} (waits in rpc_wait_bit_killable)"
     assert registry.findings(ASKED, {"n1": late}, {}, {}) == {
         "n1": (Finding(check.NAME, check.LATE.verdict, message, check.LATE.remedy),)
@@ -63,14 +61,14 @@ def test_a_late_answer_has_the_checks_own_message(check) -> None:
 
 
 def test_no_node_is_blamed_if_nvidia_smi_is_late_on_every_node() -> None:
-    late, well = LocalAnswer((ProbeReading("gpus", "", 60.0, late=True),)), answer(gpus=gpus())
+    late, well = LocalAnswer((ProbeReading("gpus", "", late=True),)), answer(gpus=gpus())
     everywhere = registry.findings(ASKED, {"n1": late, "n2": late}, {}, {})
     assert {node: [entry.verdict for entry in message] for node, message in everywhere.items()} == {
         "": [WARN]
     }
     assert set(registry.findings(ASKED, {"n1": late, "n2": well}, {}, {})) == {"n1"}
     assert set(registry.findings(ASKED, {"n1": late}, {}, {})) == {"n1"}
-    both = LocalAnswer((*late.readings, ProbeReading("nvlink", "", 60.0, late=True)))
+    both = LocalAnswer((*late.readings, ProbeReading("nvlink", "", late=True)))
     (result,) = registry.findings(ASKED, {"n1": both, "n2": well}, {}, {})["n1"]
     assert (result.check, result.verdict) == ("gpus", FAIL)
 
@@ -156,7 +154,7 @@ def test_parts_of_anything_have_their_kind_or_are_empty(value, name) -> None:
 
 
 def test_a_failed_probe_is_undetermined_with_the_reason() -> None:
-    failed = LocalAnswer((ProbeReading("cpus", "", 0.1, why="OSError: no"), ProbeReading("home", "{", 0.1)))
+    failed = LocalAnswer((ProbeReading("cpus", "", why="OSError: no"), ProbeReading("home", "{")))
     assert registry.findings(ASKED, {"n1": failed}, {}, {}) == {
         "n1": (
             Finding("cpus", UNDETERMINED, "could not be read: OSError: no", ""),

@@ -53,7 +53,7 @@ class Door:
 
         def enter() -> None:
             try:
-                result.append(join(bootstrap, lambda own: m.Hello(2, "n2", own, 7, "3.9")))
+                result.append(join(bootstrap, lambda own: m.Hello(2, "n2", own, 7)))
             except CannotJoin as error:
                 result.append(error)
 
@@ -147,7 +147,7 @@ def test_a_entry_that_nobody_opens_is_named_after_the_limit(entry: Door) -> None
         port = silent.getsockname()[1]
         ended = Bootstrap(SECRET.hex(), "run-a", 0, ("127.0.0.1",), port, 1, Timeouts(join=0.5))
         with pytest.raises(CannotJoin, match=f"at 127.0.0.1 port {port}: .*refused"):
-            join(ended, lambda own: m.Hello(2, "n2", own, 7, "3.9"))
+            join(ended, lambda own: m.Hello(2, "n2", own, 7))
 
 
 def test_a_stranger_has_a_single_limit_for_all_its_messages(

@@ -111,7 +111,6 @@ class Dialer:
                     refused=refused,
                     silent=silent_ports,
                     large=(target.node not in lost) and all(call.returned for call in answered if call.large),
-                    seconds=min((call.seconds for call in answered), default=0.0),
                     slowest=max((call.seconds for call in answered), default=0.0),
                     why=why,
                     dropped=dropped and any(call.silent for call in calls),

@@ -76,14 +76,14 @@ class RunningChecks:
         for name in task.checks:
             check = registry.check_named(name)
             if check is None:
-                self._readings.append(ProbeReading(name, "", 0.0, "this node's version has no such check"))
+                self._readings.append(ProbeReading(name, "", "this node's version has no such check"))
                 continue
             work = partial(map, check.probe, [needs])
             try:
                 self._children[name] = WatchedChild(call(work, check.LIMIT), watch)
             except OSError as error:
                 why = f"no process could be started: {error.strerror}"
-                self._readings.append(ProbeReading(name, "", 0.0, why))
+                self._readings.append(ProbeReading(name, "", why))
 
     def due_at(self) -> float:
         return min((child.call.until for child in self._children.values() if not child.over), default=0.0)
@@ -109,17 +109,17 @@ class RunningChecks:
 
 
 def _reading(name: str, child: WatchedChild) -> ProbeReading:
-    seconds = round(child.seconds, 3)
+    seconds = child.seconds
     if child.late and explains_wait(child.starved, seconds):
         why = f"no answer within {seconds:.0f} s, of which it waited {child.starved:.0f} s for a processor"
-        return ProbeReading(name, "", seconds, f"{why}: this node is overloaded")
+        return ProbeReading(name, "", f"{why}: this node is overloaded")
     if child.late:
-        return ProbeReading(name, "", seconds, f"killed after {seconds:.1f} s: {child.doing}", True)
+        return ProbeReading(name, "", f"killed after {seconds:.1f} s: {child.doing}", True)
     for line in child.lines:
         if "value" in line:
-            return ProbeReading(name, json.dumps(line["value"]), seconds)
+            return ProbeReading(name, json.dumps(line["value"]))
     whys = [str(line["why"]) for line in child.lines if "why" in line]
-    return ProbeReading(name, "", seconds, whys[0] if whys else "it ended without an answer")
+    return ProbeReading(name, "", whys[0] if whys else "it ended without an answer")
 
 
 class RunningDial:

@@ -35,7 +35,7 @@ def crossings(
                 dead = (node, other) in cut or (other, node) in cut
                 silent = PORTS if dead else tuple(sorted((blocked or {}).get(other, ())))
                 refused = PORTS if (node, other) in rejected else ()
-                dialled.append(Dialled(other, refused, silent, not {node, other} & small, 0.1))
+                dialled.append(Dialled(other, refused, silent, not {node, other} & small))
             heard = tuple(other for other in others if datagrams and (other, node) not in cut)
             result.take(task, DialAnswer(tuple(dialled), heard))
     return result
@@ -81,7 +81,7 @@ def test_a_way_on_which_only_connections_are_dropped_is_not_one_on_which_packets
 def test_a_port_that_the_dialling_machine_could_not_dial_says_nothing_about_the_way() -> None:
     dials = Dials()
     task = DialTask("x", 1, (Target(2, "", "", PORTS, 9),), 5.0)
-    answer = Dialled(2, (), (), True, 0.1, why="Cannot assign requested address", unsent=(3, 4))
+    answer = Dialled(2, (), (), True, why="Cannot assign requested address", unsent=(3, 4))
     dials.take(task, DialAnswer((answer,), ()))
     assert dials.troubles_among(range(4))[0] == ()
     assert (dials.ways[1, 2].good, dials.unsent) == ({1, 2}, {1: {2: "Cannot assign requested address"}})
@@ -114,7 +114,7 @@ def test_ports_that_nobody_reaches_are_named_with_their_node() -> None:
 
 def test_a_port_that_one_node_cannot_reach_belongs_to_the_link() -> None:
     result = crossings(4)
-    silent = Dialled(2, (), (3,), True, 0.1)
+    silent = Dialled(2, (), (3,), True)
     result.take(DialTask("x", 1, (Target(2, "", "", (3,), 9),), 5.0), DialAnswer((silent,), ()))
     assert result.troubles_among(range(4))[0] == ()  # it answered once: what answered once is good
     fresh = Dials()
@@ -170,7 +170,7 @@ def behind_a_blocked_range(nodes: int, seed: int) -> Dials:
                 blocked = 2 in (node, other)
                 silent = tuple(port for port in ports if blocked and (port > 1 or chance.random() > 0.29))
                 targets.append(Target(other, "", "", ports, 9))
-                dialled.append(Dialled(other, (), silent, True, 0.1))
+                dialled.append(Dialled(other, (), silent, True))
             result.take(DialTask("x", node, tuple(targets), 5.0), DialAnswer(tuple(dialled), ()))
     return result
 
@@ -192,7 +192,7 @@ def test_a_node_with_failures_on_all_ports_is_faulty_and_its_links_are_not() -> 
             if other != node:
                 bad = silent.get((node, other), ())
                 targets.append(Target(other, "", "", (34000, 36000, *bad), 9))
-                dialled.append(Dialled(other, (), bad, True, 0.1))
+                dialled.append(Dialled(other, (), bad, True))
         result.take(DialTask("x", node, tuple(targets), 5.0), DialAnswer(tuple(dialled), ()))
     assert summary(result, 4) == [("ports", (1,), False)]
 
@@ -203,7 +203,7 @@ def test_a_way_that_needed_a_second_attempt_stays_slow() -> None:
     for seconds in (0.1, SLOW_ANSWER_SECONDS, 0.1):
         task = DialTask("x", 0, tuple(Target(node, "", "", PORTS, 9) for node in (1, 2)), 5.0)
         dialled = tuple(
-            Dialled(node, (), (), True, 0.1, slowest=slowest) for node, slowest in ((1, seconds), (2, 0.1))
+            Dialled(node, (), (), True, slowest=slowest) for node, slowest in ((1, seconds), (2, 0.1))
         )
         dials.take(task, DialAnswer(dialled, (1, 2)))
     assert [(way.b, way.slow) for way in dials.ways.values()] == [(1, True), (2, False)]

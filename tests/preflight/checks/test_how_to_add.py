@@ -77,7 +77,7 @@ def test_the_check_of_the_document_names_nodes(scratch: ModuleType) -> None:
 
 
 def test_a_note_of_the_document_holds_an_exception_makes_a_check_undetermined(scratch: ModuleType) -> None:
-    raised = LocalAnswer((ProbeReading("scratch", "", 0.0, why="OSError: [Errno 5] Input/output error"),))
+    raised = LocalAnswer((ProbeReading("scratch", "", why="OSError: [Errno 5] Input/output error"),))
     message = "could not be read: OSError: [Errno 5] Input/output error"
     assert registry.findings(ASKED, {"n1": raised}, {}, {}) == {
         "n1": (Finding("scratch", UNDETERMINED, message, ""),)
@@ -96,7 +96,7 @@ class Detour(Cluster):
         if isinstance(task, PeerTask):
             assert task.checks[-1] == "routers"
             counts = {peer.name: 1 + ((node, peer.node) in self.ways) for peer in task.needs.peers[1:]}
-            answer = LocalAnswer((*answer.readings, ProbeReading("routers", json.dumps(counts), 0.1)))
+            answer = LocalAnswer((*answer.readings, ProbeReading("routers", json.dumps(counts))))
         return delay, answer
 
 

@@ -72,9 +72,7 @@ def gpus(count: int = 8, driver: str = "550.54.15", **of_gpu_3: Any) -> dict[str
 
 def answer(**readings: Any) -> LocalAnswer:
     return LocalAnswer(
-        tuple(
-            ProbeReading(name.replace("_", "-"), json.dumps(value), 0.1) for name, value in readings.items()
-        )
+        tuple(ProbeReading(name.replace("_", "-"), json.dumps(value)) for name, value in readings.items())
     )
 
 

@@ -25,7 +25,7 @@ def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) 
     subjects = [NodeState(node, name(node), f"10.0.0.{node}") for node in range(nodes)]
     ports = {f"mlx5_{n}/1": {"state": "4: ACTIVE", "rate": rate} for n in range(8)} if rate else {}
     for subject in subjects:
-        subject.local = LocalAnswer((ProbeReading("infiniband", json.dumps(ports), 0.1),))
+        subject.local = LocalAnswer((ProbeReading("infiniband", json.dumps(ports)),))
         subject.record_torch_worker(TorchStarted(True, 1.0, "", backend, 8, (("gpu", H100),)))
     state = SessionState(run_orders, subjects, Now(0.0, 0.0), "/r")
     state.backend = backend

@@ -51,7 +51,7 @@ class Machines(Cluster):
             value = replace(value, backend=self.backend, devices=1)
         elif isinstance(task, LocalTask) and self.ports:
             value = replace(
-                value, readings=(*value.readings, ProbeReading("infiniband", json.dumps(self.ports), 0.1))
+                value, readings=(*value.readings, ProbeReading("infiniband", json.dumps(self.ports)))
             )
         elif isinstance(task, DialTask) and task.interface:
             unreachable = task.interface in self.layout.get("unreachable", ())

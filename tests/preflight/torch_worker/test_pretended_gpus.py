@@ -58,7 +58,7 @@ class WithGpus(Cluster):
         if not super().hurried(ask, task):
             return False
         if isinstance(task, LocalTask) and self.drivers and self.drivers[ask.node] > task.limit:
-            late = LocalAnswer((ProbeReading("gpus", "", task.limit, late=True),))
+            late = LocalAnswer((ProbeReading("gpus", "", late=True),))
             self.say(task.limit - (self.now - START), ask.node, ask.number, late)
         return True
 
@@ -66,7 +66,7 @@ class WithGpus(Cluster):
         delay, message = super().answer(node, task)
         if self.drivers and isinstance(task, LocalTask):
             late = self.drivers[node] >= HANGS
-            message = LocalAnswer((ProbeReading("gpus", "" if late else READING, 1.0, late=late),))
+            message = LocalAnswer((ProbeReading("gpus", "" if late else READING, late=late),))
         if self.drivers and isinstance(task, (LocalTask, StartTorch)):
             delay += min(self.drivers[node], 60.0)
         if (
