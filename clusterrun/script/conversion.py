@@ -403,8 +403,8 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
     launchers = launch.step_per_node or launch.step_total // nodes or translated.tasks_per_node
     if launch.program == "srun" and launch.rank_launcher and launchers > 1:
         yield f"{launchers} tasks on each node would each start {launch.rank_launcher}: the line starts one"
-    if launch.rank_launcher and launch.nodes > nodes:
-        yield f"{launch.rank_launcher} waits for {launch.nodes} nodes, and the script asks for {nodes}"
+    if nodes > 1 and launch.program == launch.rank_launcher and _SETS_THREADS.match(launch.program):
+        yield f"without srun {launch.program} starts on the first node, and the line starts all {nodes}"
     if launch.program == "srun" and launch.has_several_worlds and nodes > 1 and not launch.keeps_accelerate:
         yield f"each node's {launch.rank_launcher} is a world of its own: the line has one world"
     ranks = last_number(options.get("gpus", "").rpartition(":")[2])

@@ -859,6 +859,10 @@ class ShellSource:
         quotes = '"' if node.parent and node.parent.type == "string" else "'\""
         if default[:1] == default[-1:] and default[:1] in quotes and len(default) > 1:
             default = default[1:-1]
+        if element := re.fullmatch(r"(\w+)\[(\d+)\]", text):
+            elements = self.constants.get(element[1])
+            is_there = isinstance(elements, tuple) and int(element[2]) < len(elements)
+            return elements[int(element[2])] if elements and is_there else None
         name = text.removesuffix("[@]").removesuffix("[*]")
         is_list = name != text or name in ("@", "*")
         value = self.constants.get(name.removeprefix("!"))

@@ -86,7 +86,6 @@ class Facts:
     statement: Statement
     is_read: bool  # whether the command, or a setup line behind it, reads a variable that it sets
     is_read_by_setup: bool  # whether a setup line behind it reads such a variable
-    is_constant: bool  # whether all values that it sets are known, so that the line can have them
     sets_launcher: bool  # whether the value of a variable that it sets is a part of a launcher's command line
     requeues: bool  # whether it prepares the requeue of the job
     launches: bool  # whether it starts processes through a launcher, more than one task on one node
@@ -250,7 +249,7 @@ RULES = (
         "clusterrun sets it in every rank",
     ),
     Rule(
-        lambda facts: facts.statement.sets == {"SRUN_CPUS_PER_TASK"} and facts.is_constant,
+        lambda facts: facts.statement.sets == {"SRUN_CPUS_PER_TASK"},
         _NEEDLESS,
         "srun alone reads it: the line has its value, if it is known",
     ),

@@ -467,7 +467,6 @@ def _facts(scope: Scope, statement: Statement, needed: set[str], read_by_setup: 
         is_read=bool(statement.sets & needed)
         or (":?" in statement.text and not statement.sets <= {*constants}),
         is_read_by_setup=bool(statement.sets & read_by_setup),
-        is_constant=statement.sets <= set(constants),
         sets_launcher=statement.kind == "declaration_command"
         and any(is_launcher_text(constants[name]) for name in statement.sets & set(constants)),
         requeues=(names == ("trap",) or is_function) and _REQUEUES.search(text) is not None,
