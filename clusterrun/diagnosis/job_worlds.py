@@ -524,6 +524,11 @@ def _circumstances(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
         if look.gpus:
             use = ", ".join(f"{gpu.busy:.0f} %" if gpu.busy >= 0 else "unknown" for gpu in look.gpus)
             yield f"GPUs of {look.node} are busy: {use}"
+    seen = [rank for look in looks for rank in look.ranks]
+    in_script = {id(rank) for rank in _in_script(seen)}
+    unused = [rank.snapshot for rank in seen if id(rank) not in in_script and rank.name.variable != DRIVER]
+    for rank in unused[:MOST]:
+        yield f"process {rank.process.pid} on {rank.node} is in no line of a script: has its task ended?"
     idle = [look.node for look in looks if not look.ranks]
     if idle and len(idle) < len(looks):
         launchers = sorted({launcher.name for look in looks if not look.ranks for launcher in look.launchers})

@@ -1320,6 +1320,7 @@ def test_ranks_that_wait_for_tasks_of_ray_are_no_pause() -> None:
         diagnosis = diagnose_looks(looks(*later), (), history, 3.0).diagnosis
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
     assert "all 2 ranks wait" in diagnosis.message and "Ray" in diagnosis.message
+    assert any(line.startswith("process 102 on n0 is in no line") for line in diagnosis.evidence)
 
 
 @pytest.mark.parametrize("is_of_all", [True, False])
