@@ -348,6 +348,11 @@ ROWS: tuple[KnownError, ...] = (
         "run once with --env PYTHONFAULTHANDLER=1 to see the line; does a wheel fit this version of torch?",
     ),
     KnownError(
+        r"Illegal instruction|SIGILL",
+        "a program or a library was built for a newer CPU than this node has",
+        "use other nodes (--constraint, or --exclude for these), or build it for this CPU",
+    ),
+    KnownError(
         r"CUBLAS_STATUS_NOT_INITIALIZED",
         "cuBLAS could not begin: often the GPU's memory is full, or an error before was not reported",
         "nvidia-smi shows what holds memory there; else --env CUDA_LAUNCH_BLOCKING=1 shows the true line",
@@ -630,7 +635,8 @@ ROWS: tuple[KnownError, ...] = (
         "lib64/stubs of the CUDA toolkit",
     ),
     KnownError(
-        r"fatal error: \S+\.h(?:pp)?: No such file|Error building extension '|Failed to find C compiler",
+        r"fatal error: \S+\.h(?:pp)?: No such file|Error building extension '|Failed to find C compiler"
+        r"|\bnvcc fatal\b",
         "a native extension could not be compiled: the compiler's message comes first",
         "load a compiler and the CUDA toolkit of torch's version (module load), or install a wheel of it",
     ),
@@ -645,7 +651,7 @@ ROWS: tuple[KnownError, ...] = (
         "see the call in the line above, and the ranks that take part in it",
     ),
     KnownError(
-        r"\b(?:SyntaxError|IndentationError|TabError): ",
+        r"\b(?:SyntaxError|IndentationError|TabError): |unsupported operand type\(s\) for \|: 'type' and",
         "the script is no valid Python for the ranks' interpreter",
         "correct that line; --python names another interpreter",
     ),

@@ -69,7 +69,7 @@ _STARTS_ERROR = re.compile(
     r'|  File "|│ (?:/|❱)|Exception ignored in|Error in atexit|--- Logging error|Root Cause \(first'
     r"|Fatal Python error: |terminate called after |slurmstepd: error: "
     # PALS
-    r"|\[[EW]\d* |usage: |rank \d+ (?:died from|exited with) )"
+    r"|\[[EW]\d* |usage: |bash: line \d+: |rank \d+ (?:died from|exited with) )"
 )
 # What a logger or a launcher writes in front of every line of an error: anything in front of the first one.
 _LOGGED_HEADER = re.compile(

@@ -249,6 +249,8 @@ class _LogVerdict:
         was_killed = all(_KILLED.search(entry.error.text) for entry in failures)
         if not failures or (end and end.kind is EndKind.MEMORY and was_killed):
             return None
+        if end and end.kind in NOT_STARTED and all(is_of_communication(entry.error) for entry in failures):
+            return None
         # Other ranks that aborted do not say why either.
         first = self._log.first_rank
         is_other = all(
@@ -603,9 +605,9 @@ class _LogVerdict:
                 ranks, node = _ended_alike(ended, [end for end in self._ends if end.order < until])
         # torchrun names one rank of several that failed alike, and lists the others.
         others = {entry.rank for entry in errors if entry not in same}
-        alike = {*ranks, *self._log.report.failed} - others
-        if len(ranks) < len(alike) <= len(same):
-            ranks = tuple(sorted(alike))
+        alike = {*self._log.report.failed} - others - {*ranks}
+        if len(alike) <= sum(entry.rank < 0 for entry in same):
+            ranks = tuple(sorted({*ranks, *alike}))
         return ranks, node
 
     def _culprits_of(self, ranks: Sequence[int], nodes: Sequence[str], why: str) -> tuple[Culprit, ...]:
@@ -712,7 +714,8 @@ class _LogVerdict:
             did = " failed first:" if EXCEPTION_LINE.match(message) else did
             sentence = f"{ranks_in_words(ranks)}{on}{did} {message}"
         if is_of_script:
-            sentence = "; then: ".join(dict.fromkeys((sentence, *(other.words for other in ends))))
+            others = dict.fromkeys(other.words for other in ends if other.words != placed.words)
+            sentence = "; then: ".join((sentence, *others))
         row = meaning(message) if placed.is_report else None
         row = row or next((entry.error.row for entry in self._errors if is_of_hardware(entry.error)), None)
         evidence = [f"cause: {row.cause}"] if row else []

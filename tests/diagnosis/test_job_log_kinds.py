@@ -1854,3 +1854,28 @@ def test_an_error_that_a_caller_raises_again_is_named_once() -> None:
     frame = '  File "/env/lib/python3.11/site-packages/vllm/kv.py", line 8, in check'
     message = diagnosed(EXCEPTION[0], frame, text, *EXCEPTION[:-1], text).message
     assert message.count("No room") == 1 and "kv.py:8" in message and "fit.py:31" in message
+
+
+def test_a_failure_that_every_rank_repeats_is_that_of_its_rank_alone() -> None:
+    text = "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])"
+    elsewhere = [
+        "Traceback (most recent call last): (RANK 2)",
+        *EXCEPTION[1:-1],
+        "OSError: [Errno 13] Permission denied",
+    ]
+    lines = [
+        line for rank in range(3) for line in marked(f"[rank{rank}]: ", *EXCEPTION[:-1], text, *elsewhere)
+    ]
+    listed = [
+        line for rank in (1, 2) for line in ("  host      : n1", f"  rank      : {rank} (local_rank: {rank})")
+    ]
+    report = ["Failures:", *listed, "Root Cause (first observed failure):", "  rank      : 0 (local_rank: 0)"]
+    assert ranks(diagnosed(*lines, *report, "  exitcode  : 1 (pid: 9)", "======")) == [2]
+
+
+def test_nodes_that_gave_up_waiting_are_innocent_of_a_command_that_another_one_lacks() -> None:
+    waited = raised("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")
+    lines = [f"n{node}: {line}" for node in (1, 2) for line in waited]
+    diagnosis = diagnosed(*lines, "n3: bash: line 1: torchrun: command not found")
+    assert [culprit.node for culprit in diagnosis.culprits] == ["n3"]
+    assert "torchrun: command not found" in diagnosis.message

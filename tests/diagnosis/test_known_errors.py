@@ -50,6 +50,13 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             Verdict.OUT_OF_MEMORY,
             "a GPU ran out",
         ),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_90'", Verdict.CRASHED, "compiled"),
+        (
+            "TypeError: unsupported operand type(s) for |: 'type' and 'NoneType'",
+            Verdict.CRASHED,
+            "no valid Python",
+        ),
+        ("srun: error: n1: task 4: Illegal instruction (core dumped)", Verdict.CRASHED, "newer CPU"),
         ("PIL.UnidentifiedImageError: cannot identify image file 'a.jpg'", Verdict.CRASHED, "a file is cut"),
         ("init.cc:412 NCCL WARN Cuda failure 2 'out of memory'", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
         ("torch.OutOfMemoryError: HIP out of memory. Tried", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
