@@ -325,7 +325,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         elif role == launcher_options.NEEDLESS:
             (untranslated if f"{name}={value}" in SRUN_REFUSED else needless).append(typed)
         elif role == launcher_options.PLACES:
-            is_usual = value.partition(":")[0].partition(",")[0] in USUAL_PLACES
+            is_usual = {*value.partition(":")[0].split(",")} <= {*USUAL_PLACES}
             (needless if is_usual else untranslated).append(typed)
     gpus = next((value for _, name, value, _ in options if (program, name) == ("srun", "gpus")), "")
     if match := _NUMBER.search(gpus):

@@ -506,7 +506,8 @@ class ShellSource:
             children = [child for child in value_node.named_children if child.type != "comment"]
             elements = [self._with_home(child, self._values(child)) for child in children]
             value = tuple(part for values in elements for part in values)
-            value = None if any(element.startswith("[") for element in value) else value  # ``([KEY]=VALUE)``
+            # ``([KEY]=VALUE)``, and ``(${OTHER[KEY]})``, which the shell splits.
+            value = None if any(re.match(r"\[|\$\{\w+\[", element) for element in value) else value
         elif document := self._printed_document(value_node):
             value = document[1]
         elif value_node.type == "arithmetic_expansion":
