@@ -42,6 +42,8 @@ IDLE_SHARE = 0.5
 # Numbers a second that a sleeping rank counts if it works.
 COUNTS = 2.0
 MOST_COUNTS = 3
+# Names of variables that count how often the same thing was tried.
+_RETRIES = re.compile(r"(?i)att|tr[yi]|poll|wait|check|sec|elapsed|time")
 # Seconds by which the clocks of two looks, and the times at which a thread ran, may differ.
 SLACK = 0.5
 _NO_STACK = "no stack"
@@ -98,8 +100,8 @@ class JobHistory:
     ) -> tuple[RankSnapshot, float]:
         """Return ``rank`` with the variables that counted since the first look, and the seconds since then.
 
-        A rank that sleeps and counts slowly may try the same thing for ever. The processor time of a program
-        that it waits for counts too, and the processes that the program starts.
+        A rank that sleeps and counts slowly in a ``while`` may try the same thing for ever. The processor
+        time of a program that it waits for counts too, and the processes that the program starts.
         """
         began, first = self._numbers.setdefault(
             (rank.node, rank.process.pid), (rank.clock - rank.process.seconds, before)
@@ -109,7 +111,9 @@ class JobHistory:
         counts = []
         for name, _, number in (counter.partition("=") for counter in after):
             grown = int(number) - int(earlier.get(name, number))
-            if grown > 0 and (rank.process.busy >= CROWDED or grown >= COUNTS * seconds):
+            may_retry = bool(rank.stacks.loop) or _RETRIES.search(name) is not None
+            is_quick = rank.process.busy >= CROWDED or grown >= COUNTS * seconds
+            if grown > 0 and (is_quick or not may_retry):
                 counts.append(f"{name}={earlier[name]} to {number}")
         if waits_for_program(rank.stacks.main):
             children = rank.process.children
