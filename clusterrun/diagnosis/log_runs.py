@@ -114,7 +114,9 @@ class RunDetector:
             self._repeated.append(letters)
             first = next(line for line in self._head if line not in self._printed_twice)
             is_enough = self._ending >= EndSign.RANK or first in self._repeated
-            return self._ending is EndSign.JOB or (len(self._repeated) > 1 and is_enough)
+            # A script prints its first line once, and a rank may print another one late.
+            is_first = self._ending >= EndSign.RANK and letters == next(iter(self._head))
+            return self._ending is EndSign.JOB or is_first or (len(self._repeated) > 1 and is_enough)
         self._repeated = []
         if letters in self._head:
             if not self._has_begun_again and order - self._head[letters] < OF_RANKS:

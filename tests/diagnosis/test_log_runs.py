@@ -96,3 +96,18 @@ def test_a_message_that_each_rank_prints_begins_no_run() -> None:
     ]
     log, diagnosis = diagnosed(*message, *message, "srun: error: m4: tasks 0-1: Exited with exit code 1")
     assert log.runs == 1 and "Could not override" in diagnosis.message
+
+
+def test_the_first_line_of_a_script_after_the_end_of_a_rank_begins_another_run() -> None:
+    steps = [f"it {number}" for number in range(12)]
+    error = [
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "/w/t.py", line 3',
+        "[rank1]: KeyError: 'lr'",
+    ]
+    failed_run = [*steps, *error, "srun: error: a1: task 1: Exited with exit code 1"]
+    starts = [f"=== start Sat Oct 11 0{hour}:00:00 on a{hour}" for hour in (1, 2)]
+    log, diagnosis = diagnosed(
+        starts[0], *failed_run, starts[1], "resume from it 8", *steps, "Training complete"
+    )
+    assert (log.runs, diagnosis.verdict) == (2, Verdict.NOTHING)
