@@ -563,7 +563,9 @@ class _LogVerdict:
             if not is_explained or "did not receive grad" in line
         ]
         ends = [end.line for end in self._ends[:3]]
-        near = [line for line in near if line not in sentence + error.message and line not in ends]
+        consequences = [entry.error.text for entry in errors if entry.error.is_consequence]
+        stated = "\n".join((sentence, error.message, *consequences, *ends))
+        near = [line for line in near if line not in stated]
         evidence += [f"near it: {line}" for line in near[:MOST_NEAR]]
         evidence += ends
         remedy = self._remedy_of_error(error, row, line_of(where))

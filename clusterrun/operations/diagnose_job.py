@@ -85,9 +85,7 @@ def diagnose_job(
     )
     remedy = named(diagnosis.remedy)
     if not judgement.certain and not culprits:
-        longer = (
-            f"the look ended after {limit:.0f} s, too early to decide: {longer_limit(limit)} looks longer"
-        )
+        longer = f"the look ended after {limit:.0f} s; {longer_limit(limit)} looks longer"
         remedy = "; ".join(filter(None, (longer, remedy)))
     return replace(diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=remedy)
 

@@ -52,7 +52,7 @@ def forgotten_gpus(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> tuple
         return ()
     most = "a GPU" if offer.gpus == 1 else f"up to {offer.gpus} GPUs"
     problem = f"nodes of partition {offer.name} have {most}, and this run asks for none: its ranks see no GPU"
-    return (f"{problem}; --gpus N asks for them, --gpus 0 says that CPU ranks are meant",)
+    return (f"{problem}; give --gpus N, or --gpus 0 for CPU ranks",)
 
 
 def cpus_per_gpu(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> int:

@@ -1249,6 +1249,16 @@ def test_a_worker_that_hung_up_lost_its_terminal() -> None:
     assert "terminal" in diagnosed(*EXCEPTION[:-1], error).remedy
 
 
+def test_a_consequence_is_shown_once() -> None:
+    consequence = (
+        "RuntimeError: [/b/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.3]:3272."
+    )
+    blocks = {"rank2": "AssertionError: bad shard", "rank0": consequence}
+    rows = [f"[{rank}]: {row}" for rank, error in blocks.items() for row in (*EXCEPTION[:-1], error)]
+    evidence = diagnosed(*rows).evidence
+    assert sum("Connection closed" in row for row in evidence) == 1, evidence
+
+
 def test_the_parameters_without_gradients_are_shown() -> None:
     error = "RuntimeError: Expected to have finished reduction in the prior iteration before a new one."
     which = "Parameters which did not receive grad for rank 0: encoder.mask"
