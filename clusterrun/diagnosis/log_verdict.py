@@ -126,9 +126,9 @@ _OF_PART = re.compile(r"(?i)\b(?:epoch|step|round) \d")
 # The last line of a script that has ended.
 _DONE = re.compile(r"(?i)(?:all )?done\b(?! \w+ing\b)")
 # An error between two ranks, either of which may be wrong.
-_BETWEEN = re.compile(r"mismatch between collectives")
+_BETWEEN = re.compile(r"mismatch between collectives|Mismatched NCCL version")
 # The ranks that such a message, or one about a shared GPU, names.
-_MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running)")
+_MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running| version)")
 # A program lacks what an environment brings.
 _LACKS = re.compile(r"ModuleNotFoundError|ImportError|shared object|not found|No such file")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")

@@ -1889,3 +1889,10 @@ def test_nodes_that_gave_up_waiting_are_innocent_of_a_command_that_another_one_l
     diagnosis = diagnosed(*lines, "n3: bash: line 1: torchrun: command not found")
     assert [culprit.node for culprit in diagnosis.culprits] == ["n3"]
     assert "torchrun: command not found" in diagnosis.message
+
+
+def test_neither_of_two_versions_of_nccl_is_blamed() -> None:
+    reason = "Mismatched NCCL version detected : rank 4 version 2 rank 0 version 1"
+    text = f"RuntimeError: NCCL error. Last error: {reason}"
+    diagnosis = diagnosed(*marked("[rank0]: ", *EXCEPTION[:-1], text))
+    assert diagnosis.culprits == () and "ranks 0 and 4" in diagnosis.message
