@@ -155,6 +155,8 @@ class RestartPolicy(RunPart):
         self._read_by = None
         if self._termination.undecided or self.judged is None:
             return None
+        if self._termination.may_be_notice and self.requested_end is None:
+            return None
         over, self.judged = self.judged, None
         for name, why in over.stuck_on:
             self._lost_nodes.leave_out(name, why)

@@ -108,6 +108,12 @@ class Termination(RunPart):
         return self._question is not None and self._question.wish is not None
 
     @property
+    def may_be_notice(self) -> bool:
+        """Return whether a signal of unknown meaning may be a notice, after which another job goes on."""
+        question = self._question
+        return question is not None and not question.by_clock and bool(self._survival.requeue)
+
+    @property
     def was_preempted(self) -> bool:
         """Return whether the ranks got the notice of a preemption."""
         return self._noticed == PREEMPTION
@@ -285,7 +291,7 @@ class Termination(RunPart):
             is_own = question.number == contract.NOTICE_SIGNAL
             if self._until is not None or not (self._survival.requeue or is_own):
                 return None
-            if not (is_own or have_started(live)):
+            if not (is_own or have_started(live) or self._taken_signals):
                 return None  # ranks get the held signal, and our own clock gives the notice
             return self._notify(now, TIME_LIMIT, self._seconds_left(now, TIME_LIMIT), live)[1]
         if question.interrupts_ranks and not (why or question.some):

@@ -257,6 +257,26 @@ def test_ranks_that_exit_0_after_a_notice_made_room_or_are_done(taken, progress,
     assert tape.saved.state is state
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        ((50.3, JobTold("", WALL + 100.0)), State.PENDING),
+        ((54.0,), State.PENDING),  # the scheduler does not answer
+        ((50.3, JobTold("cancelled")), State.COMPLETED),
+    ],
+)
+def test_ranks_that_exit_0_before_the_meaning_of_a_notice_is_known_are_judged_after_it(
+    number: signal.Signals, answer: tuple[Any, ...], state: State
+) -> None:
+    tape = training(replace(REQUEUE, signal=signal.SIGUSR1), end_at=100.0)
+    tape.at(50.0, SignalCame(number), MessageCame(0, SignalTaken(0, number, 1)))
+    over(tape, 50.1)
+    assert tape.saved.state is State.RUNNING
+    tape.at(*answer)
+    assert tape.saved.state is state
+
+
 def test_ranks_that_fail_after_a_notice_continue_in_the_next_job_with_their_failure_recorded() -> None:
     tape = training(end_at=100.0, max_restarts=3)
     tape.at(50.0, NOTICE)
