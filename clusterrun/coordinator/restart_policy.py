@@ -153,9 +153,7 @@ class RestartPolicy(RunPart):
 
     def _rule(self, now: Now) -> Outcome | None:
         self._read_by = None
-        if self._termination.undecided or self.judged is None:
-            return None
-        if self._termination.may_be_notice and self.requested_end is None:
+        if self.judged is None or self._termination.holds_end(self.requested_end is not None):
             return None
         over, self.judged = self.judged, None
         for name, why in over.stuck_on:

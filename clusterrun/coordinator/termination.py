@@ -108,15 +108,18 @@ class Termination(RunPart):
         return self._question is not None and self._question.wish is not None
 
     @property
-    def may_be_notice(self) -> bool:
-        """Return whether a signal of unknown meaning may be a notice, after which another job goes on."""
-        question = self._question
-        return question is not None and not question.by_clock and bool(self._survival.requeue)
-
-    @property
     def was_preempted(self) -> bool:
         """Return whether the ranks got the notice of a preemption."""
         return self._noticed == PREEMPTION
+
+    def holds_end(self, is_requested: bool) -> bool:
+        """Return whether the end of a run waits for the meaning of a signal, after all ranks have ended.
+
+        A signal may be a notice, after which another job goes on. ``is_requested``: the end was requested.
+        """
+        question = self._question
+        may_be_notice = question is not None and not question.by_clock and bool(self._survival.requeue)
+        return self.undecided or (may_be_notice and not is_requested)
 
     def taken(self, number: int, ranks: int) -> None:
         """Record that ``ranks`` ranks caught signal ``number``, which may be a notice."""
