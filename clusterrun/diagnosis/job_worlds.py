@@ -43,7 +43,7 @@ IDLE_SHARE = 0.5
 COUNTS = 2.0
 MOST_COUNTS = 3
 # Names of variables that count how often the same thing was tried.
-_RETRIES = re.compile(r"(?i)att|tr[yi]|poll|wait|check|sec|elapsed|time")
+_RETRIES = re.compile(r"(?i)attempt|(?<![a-z])tr(?:y|ies)|retr|poll|wait|elapsed|seconds")
 # Seconds by which the clocks of two looks, and the times at which a thread ran, may differ.
 SLACK = 0.5
 _NO_STACK = "no stack"
@@ -351,8 +351,11 @@ def _with_history(world: JobWorld, history: JobHistory) -> tuple[JobWorld, float
         after, before = numbers.get(moved_rank.rank, ((), ()))
         rank, seconds = history.with_counts(moved_rank, before, after)
         ranks.append(rank)
-        if rank.works and after and rank.location.doing not in TOGETHER:
-            # Only several looks show whether a rank at work counts.
+        # A step of a loop may sleep. The condition of a ``while`` that polls stays true.
+        is_asleep = kernel_wait(rank.process.waits_in) is KernelWait.SLEEP and not rank.stacks.loop
+        may_count = rank.works or (is_asleep and 0 <= rank.process.idle < STRANGER_PATIENCE)
+        if may_count and after and rank.location.doing not in TOGETHER:
+            # Only several looks show whether it counts.
             seconds_seen = min(seconds_seen, seconds)
         if waits_for_program(rank.stacks.main) and not _is_stuck(rank.process.children):
             # A program that works computes or starts processes more often than a rank at work joins others.

@@ -981,13 +981,32 @@ def test_ranks_that_poll_a_store_wait_as_those_in_a_collective_do() -> None:
     assert "while n() < 4" in diagnosis.evidence[0]
 
 
-@pytest.mark.parametrize(("name", "loop"), [("attempt", ""), ("done", "not ready()")])
-def test_a_rank_that_slowly_counts_what_it_tries_again_shows_no_progress(name: str, loop: str) -> None:
-    seen = sampled(3, stack=LOOP, idle=0.1, waits_in="hrtimer_nanosleep")
+@pytest.mark.parametrize(
+    ("name", "loop", "number", "is_late_at_once", "is_late"),
+    [
+        ("attempt", "", 9, False, True),
+        ("done", "not ready()", 9, True, True),
+        ("step", "", 9, False, False),
+        ("step", "", 3, False, True),
+    ],
+)
+def test_a_rank_that_sleeps_and_counts_in_no_while_is_looked_at_again(
+    name: str, loop: str, number: int, is_late_at_once: bool, is_late: bool
+) -> None:
+    history = JobHistory()
+    seen = sampled(3, stack=LOOP, idle=0.9, waits_in="hrtimer_nanosleep")
     stacks = replace(seen.snapshot.stacks, loop=loop)
-    late = replace(seen, numbers=(f"{name}=4",), before=(f"{name}=3",))
-    late = replace(late, snapshot=replace(late.snapshot, stacks=stacks))
-    assert blamed(verdict(*map(sampled, range(3)), late)) == [(3, "n0")]
+    first = replace(seen, numbers=(f"{name}=3",), before=(f"{name}=3",))
+    first = replace(first, snapshot=replace(first.snapshot, stacks=stacks))
+    others = list(map(sampled, range(3)))
+    judgement = diagnose_looks(looks(*others, first), (), history)
+    assert judgement.certain == bool(judgement.diagnosis.culprits) == is_late_at_once
+    later = [
+        replace(rank, snapshot=replace(rank.snapshot, clock=NOW + 31), numbers=(f"{name}={number}",))
+        for rank in (*others, first)
+    ]
+    diagnosis = diagnose_looks(looks(*later), (), history).diagnosis
+    assert blamed(diagnosis) == ([(3, "n0")] if is_late else [])
 
 
 def test_a_rank_that_waits_for_one_of_several_requests_may_serve_its_peer() -> None:
