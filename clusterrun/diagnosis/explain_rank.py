@@ -10,11 +10,13 @@ from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
 from clusterrun.diagnosis.kernel_waits import KernelWait, kernel_wait
 from clusterrun.diagnosis.stacks import (
     ENDED_PYTHON,
+    TOGETHER,
     Doing,
     frame_of_worker,
     hands_over_queue,
     is_at_debugger,
     is_idle_worker,
+    joins_processes,
     location,
     polls_for_lock_file,
     script_has_ended,
@@ -167,9 +169,18 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             why += f", which is {spoken(process.lock_older)} older than this process"
         return Reason(why, f"{remedy}: rm {shlex.quote(process.lock)}")
     kernel = kernel_wait(process.waits_in)
-    if process.children and (kernel is KernelWait.PIPE or waits_for_program(rank.stacks.main)):
+    calls_program = kernel is KernelWait.PROCESS and not joins_processes(rank.stacks.main)
+    calls_program = calls_program or kernel is KernelWait.PIPE or waits_for_program(rank.stacks.main)
+    if process.children and calls_program:
         full = [child for child in process.children if kernel_wait(child.waits_in) is KernelWait.FULL_PIPE]
-        child = (full or process.children)[0]
+        # A program of Python shows its line. A worker has the rank's own code.
+        in_python = [
+            child
+            for child in process.children
+            if location(child.stack).line
+            and not (frame_of_worker(child.stack) or is_idle_worker(child.stack))
+        ]
+        child = (full or in_python or process.children)[0]
         program = f"{child.name} (process {child.pid})"
         child_waits = kernel_wait(child.waits_in)
         remedy = f"why does {program} not end? clusterrun exec --node {rank.node} -- ps -fp {child.pid}"
@@ -179,7 +190,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             remedy = (
                 "read its output while it runs: subprocess.run(capture_output=True), communicate(), or a file"
             )
-        does = f", which waits {child_waits.value}" if child_waits else ""
+        child_place = location(child.stack)
+        waits = f" {child_waits.value}" if child_waits else ""
+        if child_place.doing in TOGETHER:
+            waits = f" in {child_place.operation}"
+        verb = "runs" if child.state == "R" else "waits"
+        does = f", which {verb}{waits}{at(child.stack)}" if waits or child_place.line else ""
         return Reason(f"it waits in user code{where}, for {program}{does}", remedy)
     if waits_for_ray(rank.stacks.main):
         remedy = (

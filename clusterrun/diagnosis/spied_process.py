@@ -304,10 +304,13 @@ def _rank(frames: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _lock(frames: Sequence[Mapping[str, Any]]) -> str:
+    """Return the file that torch or the library filelock polls for."""
     for frame in frames:
-        folder = re.fullmatch(r"(['\"])(/.*)\1", _local_values(frame).get("build_directory", ""))
-        if folder and not folder[2].endswith("..."):
-            return f"{folder[2]}/lock"
+        values = _local_values(frame)
+        for name, end in (("build_directory", "/lock"), ("lock_filename", "")):
+            path = re.fullmatch(r"(['\"])(/.*)\1", values.get(name, ""))
+            if path and not path[2].endswith("..."):
+                return path[2] + end
     return ""
 
 

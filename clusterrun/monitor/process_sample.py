@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import Backlog, ChildProcess, ProcessSample
@@ -100,16 +103,35 @@ def awaited_lock(pid: int) -> tuple[int, str]:
     that a process of another node or container holds. The call that waits has the file as its first argument.
     """
     holder = 0
-    for line in proc.content("/proc/locks").decode("ascii", "replace").split("\n"):
-        fields = line.split()
-        if len(fields) < 8:
-            continue
+    for fields in _file_locks():
         if fields[1] != "->":
             holder = int(fields[4])
         elif int(fields[5]) == pid and holder > 0:
             return holder, _locked(holder, fields[6]) or _locked(pid, fields[6])
     waits_for_lock = kernel_wait(proc.waiting_in(pid)) is KernelWait.FILE_LOCK
     return 0, awaited_file(pid) if waits_for_lock else ""
+
+
+def polled_lock(pid: int, path: str = "") -> tuple[int, str]:
+    """Return another process that holds the lock of ``path``, and that file; (0, '') without one.
+
+    Without a ``path``, it is a file that ``pid`` has open. A lock for readers is left out: ``pid`` may share
+    it. The status of a file is read, so its server may not answer.
+    """
+    files = {}
+    for file in [f"root{path}"] if path else [f"fd/{number}" for number in proc.descriptors(pid)]:
+        with suppress(OSError):
+            status = os.stat(f"/proc/{pid}/{file}")
+            if stat.S_ISREG(status.st_mode):
+                files[str(status.st_ino)] = path or os.readlink(f"/proc/{pid}/{file}")
+    for fields in _file_locks():
+        file = files.get(fields[5].rpartition(":")[2], "")
+        if not file or fields[3] != "WRITE" or int(fields[4]) in (-1, 0, pid):
+            continue
+        # Another file system may have the same inode number.
+        if os.path.basename(_locked(int(fields[4]), fields[5])) == os.path.basename(file):
+            return int(fields[4]), file
+    return 0, ""
 
 
 def awaited_file(pid: int) -> str:
@@ -146,6 +168,11 @@ def awaited_peer(pid: int, tcp: proc.TcpTables) -> str:
         if cells[9] == inode and int(port, 16):
             return f"{proc.address(address)}:{int(port, 16)}"
     return ""
+
+
+def _file_locks() -> list[list[str]]:
+    lines = proc.text("/proc/locks").split("\n")
+    return [fields for line in lines if len(fields := line.split()) > 7]
 
 
 def _locked(pid: int, identity: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import MainCall, ProcessSample, PythonStacks, RankSnapshot, ThreadWait
 from clusterrun.diagnosis.job_looks import SeenRank
+from clusterrun.diagnosis.kernel_waits import KernelWait, kernel_wait
 from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.diagnosis.stacks import (
     SOME_WAIT,
@@ -28,15 +29,17 @@ from clusterrun.diagnosis.stacks import (
     line_of,
     location,
     reads_of_process,
+    waits_for_program,
 )
 from clusterrun.model.frozen import replace
 from clusterrun.monitor.job_processes import within_limit
 from clusterrun.monitor.mpi_lines import mpi_call
-from clusterrun.monitor.process_sample import awaited_peer, read_sample, reads_input
+from clusterrun.monitor.process_sample import awaited_peer, polled_lock, read_sample, reads_input
 from clusterrun.monitor.rank_look import RankLook, kernel_time
 from clusterrun.monitor.request_lines import awaited_request
 from clusterrun.monitor.script_lines import (
     asks_store,
+    calls_in_line,
     group_argument,
     loop_around,
     open_block,
@@ -154,7 +157,7 @@ def _process_sample(
     look: RankLook, seconds: float, reader: StackReader, tcp: proc.TcpTables
 ) -> ProcessSample:
     def stacks_of(pids: Sequence[int]) -> dict[int, tuple[str, ...]]:
-        return _stacks_of_workers(look.last.main, pids, reader)
+        return _stacks_of_workers(look, pids, reader)
 
     before, after = look.before, look.after
     busy = (after.used - before.used) / seconds
@@ -167,14 +170,30 @@ def _process_sample(
     if lock is not None:
         age = round(proc.started_at(look.pid) - lock.st_mtime)
         sample = replace(sample, lock=path, lock_older=age)
+    if path or _sleeps_in_native_code(look):
+        holder, file = within_limit(lambda: polled_lock(look.pid, path), (0, ""))
+        sample = replace(sample, lock=file, lock_holder=holder) if holder else sample
     return sample
 
 
+def _sleeps_in_native_code(look: RankLook) -> bool:
+    """Return whether a thread sleeps in a line that calls no ``sleep``, as SQLite does between two tries."""
+    frame = next(iter(look.last.main), "")
+    if not frame or kernel_wait(look.after.waits_in) is not KernelWait.SLEEP:
+        return False
+    tree = within_limit(lambda: parsed(look.pid, frame), ast.Module([], []))
+    calls = [name for name, _ in calls_in_line(tree, frame)]
+    return bool(calls) and "sleep" not in calls
+
+
 def _stacks_of_workers(
-    stack: tuple[str, ...], pids: Sequence[int], reader: StackReader
+    look: RankLook, pids: Sequence[int], reader: StackReader
 ) -> dict[int, tuple[str, ...]]:
     """Return the stacks of some children ``pids`` of a rank that waits for them or for their data."""
-    if not (in_data_loader(stack) or reads_of_process(stack) or joins_processes(stack)):
+    stack = look.last.main
+    waits = (in_data_loader, reads_of_process, joins_processes, waits_for_program)
+    is_in_wait = kernel_wait(look.after.waits_in) in (KernelWait.PIPE, KernelWait.PROCESS)
+    if not (is_in_wait or any(waits_for_processes(stack) for waits_for_processes in waits)):
         return {}
     workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
     workers.sort(key=lambda pid: getattr(proc.find_alive(pid), "state", "") != "R")

@@ -85,6 +85,7 @@ def test_an_absent_rank_is_reported_completely() -> None:
 
 
 JOINED = ("/usr/lib/python3.11/multiprocessing/popen_fork.py:27 poll", *LOOP)
+EVALUATES = (*MEETING[:-1], "/home/me/eval.py:9 main")
 FORKED = ("/home/me/cache.py:3 get", "/usr/lib/python3.11/multiprocessing/process.py:108 run", *LOOP)
 
 
@@ -127,6 +128,18 @@ FORKED = ("/home/me/cache.py:3 get", "/usr/lib/python3.11/multiprocessing/proces
             ),
             "it waits in user code at train.py:33 (work), for tok (process 7), "
             "which waits to write into a pipe that nobody empties",
+        ),
+        (
+            rank(
+                1,
+                stack=("/usr/lib/python3.11/subprocess.py:9 wait", *LOOP),
+                children=(
+                    ChildProcess(7, "bash", "S", "do_wait"),
+                    ChildProcess(8, "python", "S", "hrtimer_nanosleep", EVALUATES),
+                ),
+            ),
+            "it waits in user code at train.py:33 (work), for python (process 8), "
+            "which waits in init_process_group at eval.py:9 (main)",
         ),
         (
             rank(1, stack=LOOP, lock_holder=55, lock="/data/cache.lock"),

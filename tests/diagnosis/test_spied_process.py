@@ -290,6 +290,13 @@ def test_the_lock_file_of_a_build_is_that_of_its_folder() -> None:
     assert spied(builds, STEP).lock == ""
 
 
+def test_the_lock_file_that_filelock_polls_for_is_its_variable() -> None:
+    library = f"{TORCH.rpartition('/')[0]}/filelock/_api.py"
+    assert (
+        spied(frame("acquire", library, 340, lock_filename="'/cache/a.lock'"), STEP).lock == "/cache/a.lock"
+    )
+
+
 def test_threads_are_numbered_by_the_namespace_of_their_process() -> None:
     text = json.dumps([{"pid": 7, "os_thread_id": 1, "frames": [STEP]}])
     assert (read_spied(text).main, read_spied(text, {1: 7}).counters) == ((), ("i=5",))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,37 @@ def test_a_loop_that_asks_a_store_waits_for_other_ranks(condition: str, waits: b
     rank = seen(tmp_path, f"while {condition}:\n    time.sleep(0.2)")
     assert (rank.location.operation == STORE_WAIT, rank.call.name == "store") == (waits, waits)
     assert rank.stacks.loop == condition
+
+
+@pytest.mark.parametrize(
+    ("line", "holder"), [("db.execute(insert, row)", 7), ("time.sleep(60)", 0), ("robot.step", 0)]
+)
+def test_only_a_sleep_of_native_code_may_poll_for_the_lock_of_a_file(
+    line: str, holder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proc, "waiting_in", lambda pid: "hrtimer_nanosleep")
+    monkeypatch.setattr(seen_rank, "polled_lock", lambda pid, path: (7, "/scratch/runs.db"))
+    assert seen(tmp_path, line).process.lock_holder == holder
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "inner", "is_read"),
+    [
+        ("poll_schedule_timeout", "/usr/lib/python3.11/subprocess.py:1209 communicate", True),
+        ("do_wait", "/home/me/train.py:9 evaluate", True),
+        ("futex_do_wait", "/home/me/train.py:9 evaluate", False),
+    ],
+)
+def test_the_stack_of_a_python_program_that_a_rank_waits_for_is_read(
+    waits_in: str, inner: str, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = SpiedProcess(main=("/home/me/evaluate.py:9 main",))
+    monkeypatch.setattr(StackReader, "read", lambda reader, pids: dict.fromkeys(pids, program))
+    look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
+    look.first = SpiedProcess(main=(inner, "/home/me/train.py:40 <module>"))
+    look.after = replace(look.before, waits_in=waits_in)
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
+        rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+        stacks = {process.pid: process.stack for process in rank.process.children}
+        child.communicate(b"\n")
+    assert stacks[child.pid] == (program.main if is_read else ())

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from clusterrun import proc
 from clusterrun.model.frozen import replace
-from clusterrun.monitor.process_sample import awaited_lock, most_grown
+from clusterrun.monitor.process_sample import awaited_lock, most_grown, polled_lock
 from clusterrun.runtime import commands
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, ended_children, start_all
@@ -156,6 +156,24 @@ def test_the_holder_of_a_file_lock_that_a_process_waits_for_is_reported(call: st
             assert awaited_lock(holder.pid) == (0, "")
             holder.communicate(b"\n")
             waiter.communicate(b"\n")
+
+
+@pytest.mark.parametrize(("call", "kind"), [("flock", "EX"), ("lockf", "EX"), ("flock", "SH")])
+def test_the_holder_of_a_lock_that_a_process_polls_for_is_reported(
+    call: str, kind: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "runs.db"
+    source = LOCKS.format(call=call).replace("'a'", "'a+'").replace("LOCK_EX", f"LOCK_{kind}")
+    command = [sys.executable, "-S", "-c", source, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout and holder.stdout.readline() == b"\n"
+        expected = (holder.pid, str(file)) if kind == "EX" else (0, "")
+        assert polled_lock(os.getpid()) == (0, "")
+        assert polled_lock(os.getpid(), str(file)) == expected
+        with open(file):
+            assert polled_lock(os.getpid()) == expected
+        assert polled_lock(holder.pid) == (0, "")
+        holder.communicate(b"\n")
 
 
 def test_a_file_is_reported_whose_lock_a_process_of_another_node_holds(
