@@ -42,7 +42,7 @@ def mpi_call(
     """
     calls = [
         (name, call)
-        for name, call in calls_in_line(trees[0], frame)
+        for name, call in (_of_method(trees[0], *named) for named in calls_in_line(trees[0], frame))
         if _WAITS.fullmatch(name) or (_WAITING_MAKERS.fullmatch(name) and not _owner(call).endswith("Win"))
     ]
     if len(calls) != 1:
@@ -94,6 +94,20 @@ def mpi_call(
         is_of_all=is_of_all and "scan" not in name.lower(),
         group="" if is_of_all else _owner(call),
     )
+
+
+def _of_method(tree: ast.Module, name: str, call: ast.Call) -> tuple[str, ast.Call]:
+    """Return the call of a variable as that of the method it holds, as ``put`` after ``put = comm.send``."""
+    methods: list[ast.expr | None] = []
+    for value in assignments(tree).get(name, []) if isinstance(call.func, ast.Name) else []:
+        methods += [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+    # A script may choose between ``ssend`` and ``send``.
+    kinds = {
+        method.attr.replace("ss", "s") if isinstance(method, ast.Attribute) else "" for method in methods
+    }
+    if len(kinds) == 1 and isinstance(methods[-1], ast.Attribute):
+        return methods[-1].attr, ast.Call(methods[-1], call.args, call.keywords)
+    return name, call
 
 
 def _owner(call: ast.Call) -> str:

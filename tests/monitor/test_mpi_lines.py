@@ -35,6 +35,9 @@ def call_of(
         ("window = MPI.Win.Create(memory)", ()),
         ("words = text.split()", ()),
         ("comm.send(comm.recv(source=1), dest=2)", ()),
+        ("put = comm.ssend if is_large else comm.send\nput(x, dest=2)", ("MPI_Send",)),
+        ("put = comm.recv if is_last else comm.send\nput(x)", ()),
+        ("for put in (comm.send, comm.recv):\n    put(x)", ()),
         ("x.mean()", ()),
     ],
 )
@@ -52,6 +55,7 @@ def test_the_function_of_mpi_that_a_line_calls_is_named(line: str, functions: tu
         ("comm.Probe(3, LOSS)", "recv", 3, 5),
         ("comm.ssend(x, dest=peer, tag=step)", "send", 3, 9),
         ("comm.Send(x, rank ^ 1)", "send", 0, 0),
+        ("put = comm.Ssend\nput(x, dest=right)", "send", 2, 0),
         ("comm.Send(x, other)", "send", -1, 0),
         ("comm.send(*message)", "send", -1, -1),
         ("request = comm.Isend(x, dest=right)\nrequest.Wait()", "send", 2, 0),
