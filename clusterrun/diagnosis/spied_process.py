@@ -79,6 +79,7 @@ class SpiedProcess:
     connects: str = ""  # ``HOST:PORT`` of the connection that the thread waits for; '' if it waits for none
     # numbers and texts among the variables of the user's frames, innermost first
     variables: tuple[tuple[tuple[str, str | int], ...], ...] = ()
+    selves: tuple[str, ...] = ()  # the ``self`` of each of these frames as text; '' without one
     errors: tuple[tuple[str, str], ...] = ()  # a frame, and the kind of an error that a variable of it holds
     # the library function that the script called, and the place of the process group among its arguments; -1:
     # it takes none
@@ -130,6 +131,7 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
             lock=_lock(frames) if polls_for_lock_file(stack) else "",
             connects=_connects(frames),
             variables=tuple(map(_plain, _values_of_script(frames))),
+            selves=tuple(values.get("self", "") for values in _values_of_script(frames)),
             errors=_errors(frames),
             takes_group=_takes_group(frames),
         )

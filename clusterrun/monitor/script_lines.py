@@ -137,6 +137,33 @@ def calls_in_line(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:
     ]
 
 
+def own_lock_holder(pid: int, spied: SpiedProcess) -> str:
+    """Return the frame that holds the lock for which the ``with`` of the innermost frame waits; '' for none.
+
+    A signal handler may interrupt a thread that has the lock.
+    """
+    scripts = [frame for frame in spied.main if not is_library(frame)]
+    tree, wanted, file = ast.Module([], []), "", ""
+    for depth, (frame, owner) in enumerate(zip(scripts, spied.selves)):
+        path, _, number = line_of(frame).rpartition(":")
+        if not depth and frame == spied.main[0]:
+            tree, file = parsed(pid, frame), path
+        if path != file:
+            continue
+        for node, _ in own_nodes(scope_around(tree, int(number))):
+            if not isinstance(node, ast.With) or len(node.items) > 1:
+                continue
+            lock = ast.unparse(node.items[0].context_expr)
+            is_same = len(assignments(tree).get(lock, ())) == 1
+            if lock.startswith("self."):
+                is_same = " at 0x" in owner and owner == spied.selves[0]
+            if not depth and node.lineno == int(number):
+                wanted = lock
+            elif lock == wanted and is_same and node.body[0].lineno <= int(number) <= (node.end_lineno or 0):
+                return frame
+    return ""
+
+
 def group_argument(tree: ast.Module, frame: str, function: str, place: int) -> str | None:
     """Return the source of the process group that a frame passes to ``function`` as argument ``place``.
 

@@ -43,6 +43,7 @@ from clusterrun.monitor.script_lines import (
     group_argument,
     loop_around,
     open_block,
+    own_lock_holder,
     parsed,
     position,
     store_call,
@@ -114,7 +115,7 @@ def seen_rank(
             main=stacks.main,
             source="py-spy" if stacks.main else "",
             threads=tuple(_without_chance(thread, look) for thread in stacks.threads),
-            waits=_waits(stacks, place, pid, tcp),
+            waits=_waits(look, stacks, place, tcp),
             native=stacks.native,
             block=block,
             loop=loop,
@@ -203,18 +204,23 @@ def _stacks_of_workers(
 
 
 def _waits(
-    stacks: SpiedProcess, place: StackLocation, pid: int, tcp: proc.TcpTables
+    look: RankLook, stacks: SpiedProcess, place: StackLocation, tcp: proc.TcpTables
 ) -> tuple[ThreadWait, ...]:
     """Return what the thread that trains waits for outside collectives; () if that is unknown."""
     if stacks.connects:
         return (ThreadWait("connect", place.frame, stacks.connects),)
     if place.doing is not Doing.USER:
         return ()
-    if reads_input(stacks.thread or pid):
+    thread = stacks.thread or look.pid
+    if reads_input(thread):
         return (ThreadWait("input", place.frame),)
-    peer = awaited_peer(stacks.thread or pid, tcp)
+    peer = awaited_peer(thread, tcp)
     if peer:
         return (ThreadWait("read", place.frame, peer),)
+    if look.is_still and look.after.waits_in.startswith("futex"):
+        holder = within_limit(lambda: own_lock_holder(look.pid, stacks), "")
+        if holder:
+            return (ThreadWait("lock", place.frame, holder, number=0),)
     kind = ""
     for frame in itertools.takewhile(is_library, stacks.main):
         file = os.path.basename(line_of(frame).rpartition(":")[0])

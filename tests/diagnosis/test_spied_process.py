@@ -88,6 +88,7 @@ def test_plain_variables_of_the_script_and_errors_are_read() -> None:
     step = frame("step", "/home/me/train.py", 9, i="20", mode='"abc"', cut='"abc..."', x="<Tensor at 0x7>")
     stacks = spied(frame("wait", f"{TORCH}/x.py", 3, timeout="5"), step, guard)
     assert stacks.values == {"i": 20, "mode": "abc"}
+    assert stacks.selves == ("", "<OnError at 0x7>")
     assert stacks.errors == (("/home/me/guard.py:4 Guard.__exit__", "KeyError"),)
 
 

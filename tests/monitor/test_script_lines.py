@@ -15,6 +15,7 @@ from clusterrun.monitor.script_lines import (
     group_argument,
     loop_around,
     open_block,
+    own_lock_holder,
     parsed,
     position,
     store_call,
@@ -205,3 +206,44 @@ def test_a_place_in_the_script_is_read_with_the_turns_of_loops(
     main = (library, f"{file}:{number} fit")
     spied = SpiedProcess(main=main, variables=((("epoch", 1), ("back", 3)),))
     assert position(os.getpid(), spied) == (f"in {file} fit", *steps)
+
+
+LOCKS = """\
+class Rows:
+    def add(self):
+        with self._lock:
+            work()
+
+    def dump(self):
+        with self._lock:
+            work()
+
+def flush():
+    with LOCK:
+        with OTHER:
+            work()
+
+LOCK, OTHER = Lock(), Lock()
+"""
+ROWS, OTHERS = "<Rows at 0x7f10>", "<Rows at 0x7f20>"
+
+
+@pytest.mark.parametrize(
+    ("frames", "holder"),
+    [
+        (((7, ROWS), (20, ""), (4, ROWS)), 4),
+        (((7, ROWS), (20, ""), (4, OTHERS)), 0),
+        (((7, ROWS), (20, ""), (3, ROWS)), 0),
+        (((8, ROWS), (20, ""), (4, ROWS)), 0),
+        (((11, ""), (20, ""), (13, "")), 13),
+        (((12, ""), (20, ""), (12, "")), 0),
+    ],
+)
+def test_a_lock_that_the_same_thread_holds_is_that_of_an_outer_with(
+    frames: tuple[tuple[int, str], ...], holder: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOCKS)
+    main = tuple(f"{script}:{number} work" for number, _ in frames)
+    spied = SpiedProcess(main=main, selves=tuple(owner for _, owner in frames))
+    assert own_lock_holder(os.getpid(), spied) == (f"{script}:{holder} work" if holder else "")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.evidence import RankSnapshot, ThreadWait
 from clusterrun.diagnosis.job_looks import RankName
 from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.diagnosis.stacks import STORE_WAIT, ThreadPlace
@@ -125,3 +125,18 @@ def test_the_stack_of_a_python_program_that_a_rank_waits_for_is_read(
         stacks = {process.pid: process.stack for process in rank.process.children}
         child.communicate(b"\n")
     assert stacks[child.pid] == (program.main if is_read else ())
+
+
+@pytest.mark.parametrize(("switches", "is_held"), [(5, True), (9, False)])
+def test_a_thread_that_wakes_up_does_not_wait_for_its_own_lock(
+    switches: int, is_held: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("with LOCK:\n    work()\nLOCK = Lock()\n")
+    look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
+    look.before = replace(look.before, waits_in="futex_do_wait", switches=5)
+    look.after = replace(look.before, switches=switches)
+    frames = (f"{script}:1 handle", f"{script}:2 <module>")
+    look.first = SpiedProcess(main=frames, selves=("", ""))
+    rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+    assert rank.stacks.waits == ((ThreadWait("lock", *frames, number=0),) if is_held else ())
