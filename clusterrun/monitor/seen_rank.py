@@ -110,7 +110,7 @@ def seen_rank(
     snapshot = RankSnapshot(
         rank=name.rank,
         node=node,
-        process=_process_sample(look, seconds, reader, tcp),
+        process=_process_sample(look, seconds, reader, tcp, loop),
         stacks=PythonStacks(
             main=stacks.main,
             source="py-spy" if stacks.main else "",
@@ -155,7 +155,7 @@ def _without_chance(thread: ThreadPlace, look: RankLook) -> ThreadPlace:
 
 
 def _process_sample(
-    look: RankLook, seconds: float, reader: StackReader, tcp: proc.TcpTables
+    look: RankLook, seconds: float, reader: StackReader, tcp: proc.TcpTables, loop: str
 ) -> ProcessSample:
     def stacks_of(pids: Sequence[int]) -> dict[int, tuple[str, ...]]:
         return _stacks_of_workers(look, pids, reader)
@@ -171,7 +171,7 @@ def _process_sample(
     if lock is not None:
         age = round(proc.started_at(look.pid) - lock.st_mtime)
         sample = replace(sample, lock=path, lock_older=age)
-    if path or _sleeps_in_native_code(look):
+    if path or "LOCK_NB" in loop or _sleeps_in_native_code(look):
         holder, file = within_limit(lambda: polled_lock(look.pid, path), (0, ""))
         sample = replace(sample, lock=file, lock_holder=holder) if holder else sample
     return sample

@@ -94,9 +94,16 @@ def test_a_loop_that_asks_a_store_waits_for_other_ranks(condition: str, waits: b
 
 
 @pytest.mark.parametrize(
-    ("line", "holder"), [("db.execute(insert, row)", 7), ("time.sleep(60)", 0), ("robot.step", 0)]
+    ("line", "holder"),
+    [
+        ("db.execute(insert, row)", 7),
+        ("while not locked(file, LOCK_EX | LOCK_NB):\n    time.sleep(1)", 7),
+        ("while not flag.exists():\n    time.sleep(1)", 0),
+        ("time.sleep(60)", 0),
+        ("robot.step", 0),
+    ],
 )
-def test_only_a_sleep_of_native_code_may_poll_for_the_lock_of_a_file(
+def test_a_sleep_of_native_code_or_of_a_loop_for_a_lock_may_poll_for_the_lock_of_a_file(
     line: str, holder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proc, "waiting_in", lambda pid: "hrtimer_nanosleep")
