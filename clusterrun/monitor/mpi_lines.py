@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from clusterrun.diagnosis.evidence import MainCall, PostedOp
-from clusterrun.monitor.script_lines import assignments, calls_in_line
-from clusterrun.rank_hooks.clusterrun_script_source import evaluate
+from clusterrun.monitor.script_lines import assignments
+from clusterrun.monitor.script_stack import ScriptFrame, ScriptStack
+from clusterrun.rank_hooks.clusterrun_script_source import name_of
 
 # The methods of mpi4py that wait for other ranks. Methods for objects and for buffers differ in case.
 _WAITS = re.compile(
@@ -29,50 +30,43 @@ _ROOTS = {
 # These make a communicator that lacks ranks, or numbers them in another way.
 _MAKERS = re.compile(r"COMM_SELF|Split\w*|Create\w*|Sub|Merge|Spawn\w*|Accept|Connect|Join|Get_parent")
 # A rank's own number, and the number of ranks, in a communicator.
-_OWN_NUMBER = re.compile(r"((?:\w+\.)*\w*(?i:comm|world)\w*)\.(?:Get_)?(rank|size)\b(?:\(\))?")
+_OWN_NUMBER = re.compile(r"(?<![.\w])((?:\w+\.)*\w*(?i:comm|world)\w*)\.(?:Get_)?(rank|size)\b(?:\(\))?")
 
 
-def mpi_call(
-    trees: Sequence[ast.Module], frame: str, values: Mapping[str, object], rank: int, size: int
-) -> tuple[tuple[str, ...], MainCall]:
-    """Return the function of MPI that the line of a frame calls by mpi4py, and the ranks that it names.
+def mpi_call(frames: list[ScriptFrame], rank: int, size: int) -> tuple[tuple[str, ...], MainCall]:
+    """Return the function of MPI that the innermost line calls by mpi4py, and the ranks that it names.
 
-    The function is () if the line calls several. ``trees`` are the files of the stack, that of the frame
-    first. ``values`` are the frame's variables. Ranks are known in the communicator of all ranks only.
+    The function is () if the line calls several. Ranks are known in the communicator of all ranks only.
     """
-    calls = [
-        (name, call)
-        for name, call in (_of_method(trees[0], *named) for named in calls_in_line(trees[0], frame))
-        if _WAITS.fullmatch(name) or (_WAITING_MAKERS.fullmatch(name) and not _owner(call).endswith("Win"))
-    ]
-    if len(calls) != 1:
+    trees = list({id(frame.tree): frame.tree for frame in frames}.values())
+    own_numbers = {"rank": rank, "size": size}
+
+    def own_number(match: re.Match[str]) -> str:
+        return str(own_numbers[match[2]]) if _is_of_all(trees, match[1]) else match[0]
+
+    stack = ScriptStack(
+        frames, lambda source: _OWN_NUMBER.sub(own_number, source), lambda call: _waits(trees[0], call)
+    )
+    if not stack.wait:
         return (), MainCall()
-    ((name, call),) = calls
+    call, depth, method = stack.wait, 0, _of_method(trees[0], stack.wait)
+    name = name_of(method)
     function = f"MPI_{name.capitalize()}"
     if _WAITING_MAKERS.fullmatch(name):
         function = f"MPI_Comm_{name.lower()}"
     if name.lower() == "wait":
         # The wait for the request of one send or receive is that call.
-        requests = assignments(trees[0]).get(_owner(call), [])
-        call = requests[0] if len(requests) == 1 and isinstance(requests[0], ast.Call) else call
-    half = _HALF.fullmatch(ast.unparse(call.func).rpartition(".")[2])
+        begun = stack.begun()
+        call, depth = begun[0] if len(begun) == 1 else (call, 0)
+        method = call
+    half = _HALF.fullmatch(name_of(method))
     if name.lower().startswith("wait") and not half:
         return (function,), MainCall()
-    is_of_all = name == "Finalize" or _is_of_all(trees, _owner(call))
-    own_numbers = {"rank": rank, "size": size}
-    scope = {**_numbers(trees, own_numbers), **values}
+    is_of_all = name == "Finalize" or _is_of_all(trees, _owner(method))
 
     def argument(keyword: str, place: int, default: int) -> int:
         """Return the number that the call passes; -1 if it is unknown, or negative as for any rank."""
-        has_stars = any(isinstance(value, ast.Starred) for value in call.args)
-        if has_stars or not all(word.arg for word in call.keywords) or not is_of_all:
-            return -1
-        nodes = [
-            *call.args[place : place + 1],
-            *(word.value for word in call.keywords if word.arg == keyword),
-        ]
-        value = _number(nodes[0], trees, scope, own_numbers) if nodes else default
-        return value if type(value) is int and value >= 0 else -1
+        return stack.passed(call, depth, keyword, place, default) if is_of_all else -1
 
     if half:
         kind = half[1].lower()
@@ -92,22 +86,28 @@ def mpi_call(
         root=argument("root", _ROOTS[name], 0) if name in _ROOTS else -1,
         # The first ranks leave a scan before the last ones have come.
         is_of_all=is_of_all and "scan" not in name.lower(),
-        group="" if is_of_all else _owner(call),
+        group="" if is_of_all else _owner(method),
     )
 
 
-def _of_method(tree: ast.Module, name: str, call: ast.Call) -> tuple[str, ast.Call]:
+def _waits(tree: ast.Module, call: ast.Call) -> bool:
+    method = _of_method(tree, call)
+    is_maker = _WAITING_MAKERS.fullmatch(name_of(method)) and not _owner(method).endswith("Win")
+    return bool(_WAITS.fullmatch(name_of(method)) or is_maker)
+
+
+def _of_method(tree: ast.Module, call: ast.Call) -> ast.Call:
     """Return the call of a variable as that of the method it holds, as ``put`` after ``put = comm.send``."""
     methods: list[ast.expr | None] = []
-    for value in assignments(tree).get(name, []) if isinstance(call.func, ast.Name) else []:
+    for value in assignments(tree).get(name_of(call), []) if isinstance(call.func, ast.Name) else []:
         methods += [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
     # A script may choose between ``ssend`` and ``send``.
     kinds = {
         method.attr.replace("ss", "s") if isinstance(method, ast.Attribute) else "" for method in methods
     }
     if len(kinds) == 1 and isinstance(methods[-1], ast.Attribute):
-        return methods[-1].attr, ast.Call(methods[-1], call.args, call.keywords)
-    return name, call
+        return ast.Call(methods[-1], call.args, call.keywords)
+    return call
 
 
 def _owner(call: ast.Call) -> str:
@@ -124,27 +124,6 @@ def _is_of_all(trees: Sequence[ast.Module], owner: str) -> bool:
         return True
     names = frozenset().union(*map(_names, trees))
     return bool(values) and "COMM_WORLD" in names and not any(map(_MAKERS.fullmatch, names))
-
-
-def _numbers(trees: Sequence[ast.Module], own_numbers: Mapping[str, int]) -> dict[str, object]:
-    """Return the variables of a file that have the same number wherever they are read."""
-    numbers: dict[str, object] = {}
-    for name, values in assignments(trees[0]).items():
-        if len(values) == 1 and values[0]:
-            numbers[name] = _number(values[0], trees, numbers, own_numbers)
-    return numbers
-
-
-def _number(
-    node: ast.expr, trees: Sequence[ast.Module], scope: Mapping[str, object], own_numbers: Mapping[str, int]
-) -> object:
-    """Return the value of an expression of numbers, variables, and the rank and size of a communicator."""
-
-    def own_number(match: re.Match[str]) -> str:
-        return str(own_numbers[match[2]]) if _is_of_all(trees, match[1]) else match[0]
-
-    source = _OWN_NUMBER.sub(own_number, ast.unparse(node))
-    return evaluate(ast.parse(source, mode="eval").body, scope)
 
 
 @lru_cache(maxsize=16)

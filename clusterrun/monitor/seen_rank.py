@@ -48,6 +48,7 @@ from clusterrun.monitor.script_lines import (
     position,
     store_call,
 )
+from clusterrun.monitor.script_stack import script_frames
 from clusterrun.monitor.stack_reader import MOST_SPIES, StackReader, loads
 from clusterrun.rank_hooks.clusterrun_witness import THREAD_WAITS
 
@@ -70,14 +71,16 @@ def seen_rank(
         tree = within_limit(lambda: parsed(pid, place.frame), tree)
     may_be_in_mpi = place.doing is Doing.USER or place.operation.startswith("MPI_")
     if may_be_in_mpi and place.frame == stacks.main[0] and loads(pid, b"/mpi4py/"):
-        scripts = {frame.partition(":")[0]: frame for frame in stacks.main if not is_library(frame)}
-        trees = within_limit(lambda: [parsed(pid, frame) for frame in scripts.values()], [tree])
-        native, call = mpi_call(trees, place.frame, stacks.values, name.rank, name.size)
+        native, call = within_limit(
+            lambda: mpi_call(script_frames(pid, stacks), name.rank, name.size), ((), call)
+        )
         stacks = replace(stacks, native=stacks.native or native)
         place = location(stacks.main, stacks.native)
     elif place.frame in stacks.main[:1] and (place.doing is Doing.USER or place.operation in SOME_WAITS):
         half = place.operation if place.operation != SOME_WAIT else ""
-        awaited = within_limit(lambda: awaited_request(pid, stacks, name.rank, name.size, half), call)
+        awaited = within_limit(
+            lambda: awaited_request(script_frames(pid, stacks), name.rank, name.size, half), call
+        )
         if awaited.name:
             stacks = replace(
                 stacks, native=(f"c10d::Work::wait{awaited.function.capitalize()}", *stacks.native)

@@ -8,6 +8,7 @@ import pytest
 
 from clusterrun.diagnosis.evidence import MainCall, PostedOp
 from clusterrun.monitor.mpi_lines import mpi_call
+from clusterrun.monitor.script_stack import ScriptFrame
 
 SCRIPT = """\
 comm = MPI.COMM_WORLD
@@ -22,8 +23,8 @@ def call_of(
 ) -> tuple[tuple[str, ...], MainCall]:
     """Return the call of rank 1 among 4 in the last line of a script."""
     source = script + line
-    frame = f"/me/train.py:{source.count(chr(10)) + 1} step"
-    return mpi_call([ast.parse(source), ast.parse(other_file)], frame, values, 1, 4)
+    inner = ScriptFrame(ast.parse(source), source.count("\n") + 1, values)
+    return mpi_call([inner, ScriptFrame(ast.parse(other_file), 1, {})], 1, 4)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.diagnosis.evidence import MainCall, PostedOp
+from clusterrun.diagnosis.evidence import MainCall
 from clusterrun.diagnosis.spied_process import SpiedProcess
-from clusterrun.monitor.request_lines import AwaitedRequests, ScriptFrame, awaited_request
+from clusterrun.monitor.request_lines import awaited_request
+from clusterrun.monitor.script_stack import ScriptFrame, script_frames
 
 # Each ``wait`` is in a line of its own. Rank 1 of 4 is in it.
 SCRIPT = """\
@@ -40,11 +41,6 @@ def both(x, y):
     operations += [P2POp(dist.isend, x, peer=right)]
     helper(batch_isend_irecv(operations))
 
-def named(x, y):
-    first, second = dist.isend(x, right), dist.irecv(y, src=0)
-    first.wait()
-    second.wait()  # named
-
 def outer(x):
     request = dist.isend(x, right)
     alone(x)
@@ -59,11 +55,40 @@ def counted(bufs):
     for peer, work in enumerate(works):
         work.wait()  # counted
 
-def phases(x, up, down):
+def listed(x, up, peers):
     for turn in range(9):
         requests = [dist.isend(x, up)]
-        [request.wait() for request in requests]  # phases
-        requests = [dist.irecv(x, down)]
+        [request.wait() for request in requests]  # listed
+
+def turns(x, peers):
+    for peer in peers:
+        request = dist.irecv(x, peer)
+        request.wait()  # turns
+
+def former(x, peers):
+    for peer in peers:
+        if peer > 1:
+            request = dist.irecv(x, peer)
+        request.wait()  # former
+
+def other_ranks(x, groups):
+    first, second = *groups, 1
+    dist.irecv(x, groups[0].get_rank()).wait()
+
+def stale(x, peers):
+    for peer in peers:
+        peer + 1
+    helper([dist.irecv(x, peer) for peer in peers])
+
+def filled(x):
+    requests = [dist.isend(x, 2)]
+    begin_others(requests)
+    helper(requests)
+
+def nested(peer, x):
+    def receive():
+        dist.irecv(x, peer - 1).wait()
+    receive()
 
 def late(x):
     request = dist.irecv(x, 0)
@@ -84,7 +109,7 @@ def at(text: str) -> int:
 def awaited(*lines: str, half: str = "", **values: object) -> MainCall:
     """Return the request that the innermost line waits for. ``values`` are the variables of all frames."""
     frames = [ScriptFrame(ast.parse(SCRIPT), at(line), values) for line in lines]
-    return AwaitedRequests(frames, 1, 4).awaited(half)
+    return awaited_request(frames, 1, 4, half)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +119,16 @@ def awaited(*lines: str, half: str = "", **values: object) -> MainCall:
         (["right).wait()"], {}, MainCall("send", "send", 2)),
         (["# helper", "[dist.P2POp(dist", "    send()"], {"stage": 1}, MainCall("send", "send", 2, 5)),
         (["# helper", "[dist.P2POp(dist", "    send()"], {}, MainCall("send", "send", -1, 5)),
-        (["# named"], {}, MainCall("wait", "recv", 0)),
         (["right).wait()", "    alone(x)"], {}, MainCall("wait", "send", 2)),
         (["# gathered"], {"peer": 3}, MainCall("wait", "recv", 3)),
         (["# counted"], {"peer": 3}, MainCall("wait", "recv", -1)),
-        (["# phases"], {"up": 3, "down": 0}, MainCall("send", "send", 3)),
-        (["# late"], {}, MainCall()),
+        (["# listed"], {"up": 3}, MainCall("send", "send", 3)),
+        (["# turns"], {"peer": 3}, MainCall("recv", "recv", 3)),
+        (["[0].get_rank()"], {}, MainCall("recv", "recv", -1)),
+        (["# former"], {"peer": 3}, MainCall("recv", "recv", -1)),
+        (["# helper", "helper([dist.irecv(x, peer)"], {"peer": 3}, MainCall("wait", "recv", -1)),
+        (["# helper", "    helper(requests)"], {}, MainCall()),
+        (["# late"], {}, MainCall("wait")),
         (["# joined"], {}, MainCall()),
     ],
 )
@@ -109,16 +138,24 @@ def test_a_request_is_that_of_the_call_that_began_it(
     assert awaited(*lines, **values) == call
 
 
-def test_operations_whose_conditions_hold_are_posted_together() -> None:
-    call = awaited("# helper", "helper(batch_isend_irecv(operations))")
-    assert call == MainCall("wait", posts=(PostedOp("recv", 0), PostedOp("send", 2)))
-    halved = awaited("# helper", "helper(batch_isend_irecv(operations))", half="recv")
-    assert (halved.function, halved.peer) == ("recv", 0)
+def test_native_frames_tell_apart_requests_that_began_together() -> None:
+    helper = ("# helper", "helper(batch_isend_irecv(operations))")
+    assert awaited(*helper) == MainCall("wait")
+    assert (awaited(*helper, half="send").peer, awaited(*helper, half="recv").peer) == (2, -1)
+
+
+def test_a_nested_function_has_the_variables_of_the_frames_around_it() -> None:
+    tree = ast.parse(SCRIPT + "def main(stage):\n    nested(stage + 1, x)\n")
+    lines = [at("peer - 1).wait()"), at("    receive()"), len(LINES) + 2]
+    frames = [
+        ScriptFrame(tree, line, values) for line, values in zip(lines, [{}, {}, {"stage": 2}], strict=True)
+    ]
+    assert awaited_request(frames, 1, 4).peer == 2
 
 
 def test_the_stack_of_a_process_shows_the_frames(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
-    main = (f"{file}:{at('# phases')} <listcomp>", f"{file}:{at('# phases')} phases")
+    main = (f"{file}:{at('# listed')} <listcomp>", f"{file}:{at('# listed')} listed")
     spied = SpiedProcess(main=main, variables=((), (("up", 2),)))
-    assert awaited_request(os.getpid(), spied, 1, 4).peer == 2
+    assert awaited_request(script_frames(os.getpid(), spied), 1, 4).peer == 2
