@@ -1091,6 +1091,15 @@ def test_a_lock_holder_that_waits_for_nobody_is_not_blamed(holder: RankSnapshot)
     assert 0 not in [culprit.rank for culprit in verdict(holder, *others, stalled=60.0).culprits]
 
 
+def test_a_rank_that_waits_for_the_lock_of_an_absent_rank_is_not_blamed() -> None:
+    holder = rank(0, node="n0", pid=100, stack=LOOP)
+    others = [waiter(2), waiter(3), rank(1, node="n0", pid=101, stack=LOOP, lock_holder=100)]
+    assert [culprit.rank for culprit in verdict(holder, *others, stalled=60.0).culprits] == [0]
+    # Another process of that number runs on another node.
+    holder = replace(holder, node="n9")
+    assert [culprit.rank for culprit in verdict(holder, *others, stalled=60.0).culprits] == [0, 1]
+
+
 def test_the_error_that_a_culprit_handles_is_evidence() -> None:
     handles = "/home/me/train.py:4 load: KeyError: 30"
     late = rank(1, stack=LOOP, handles=handles)

@@ -56,7 +56,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def late_ranks(table: CallTable) -> list[RankSnapshot]:
-    """Return the ranks that others wait for, without those that wait for such a rank themselves."""
+    """Return the ranks that others wait for, without those that wait for such a rank or its lock."""
     missing = roots(table.waits)
     late = [rank for rank in table.ranks if rank.rank in missing]
     if not missing and not table.by_stacks and not (table.calls and table.waits):
@@ -71,7 +71,9 @@ def late_ranks(table: CallTable) -> list[RankSnapshot]:
     outside = [rank for rank in late if rank.location.doing is not Doing.COLLECTIVE]
     # A rank that makes a group of some of them waits as well.
     alone = [rank for rank in outside if not rank.default or rank.location.doing is not Doing.RENDEZVOUS]
-    return alone or outside or late
+    late = alone or outside or late
+    processes = {(rank.node, rank.process.pid) for rank in late if rank.process.pid}
+    return [rank for rank in late if (rank.node, rank.process.lock_holder) not in processes] or late
 
 
 def _begins(table: CallTable, rank: RankSnapshot) -> bool:
