@@ -81,13 +81,13 @@ class ScriptStack:
         calls = [call for call in self._calls_in_line(0) if waits(call)] if frames else []
         # The call that the process waits in; None if its line has several.
         self.wait = calls[0] if len(calls) == 1 else None
+        # The object whose method waits; None if a function waits.
+        self._awaited = getattr(self.wait.func, "value", None) if self.wait else None
 
     def begun(self) -> list[tuple[ast.Call, int]]:
         """Return the calls that may have begun the awaited requests, with their depths; none if unknown."""
-        if not self.wait or not isinstance(self.wait.func, ast.Attribute):
-            return []
         try:
-            return list(dict.fromkeys(self._requests(self.wait.func.value, 0)))
+            return list(dict.fromkeys(self._requests(self._awaited, 0)))
         except (_UnknownError, RecursionError):
             return []
 
@@ -99,14 +99,21 @@ class ScriptStack:
             for call, around in self._around[depth].items():
                 outer = [part for part in around if isinstance(part, ast.Call) and name_of(part) in waits]
                 is_done = any(_end(part) < frame.number for part in outer)
-                if _begins(call) and call.lineno <= frame.number and not is_done:
+                if (
+                    isinstance(call, ast.Call)
+                    and _begins(call)
+                    and call.lineno <= self._last_line(depth)
+                    and not is_done
+                ):
                     count += 2 if self._loops(call, depth, are_running=False) else 1
         return count
 
     def passed(self, call: ast.Call, depth: int, keyword: str, place: int, default: int = -1) -> int:
         """Return the number that a call passes, or ``default``; -1 if it is unknown or negative."""
         has_stars = any(isinstance(part, ast.Starred) for part in call.args)
-        if has_stars or not all(word.arg for word in call.keywords):
+        # A later line ran in an earlier turn of a loop, if at all.
+        is_later = call.lineno > self._last_line(depth)
+        if is_later or has_stars or not all(word.arg for word in call.keywords):
             return -1
         nodes = call.args[place : place + 1]
         nodes += [word.value for word in call.keywords if word.arg == keyword]
@@ -116,6 +123,10 @@ class ScriptStack:
 
     def _is_in_line(self, node: Any, depth: int) -> bool:
         return bool(node.lineno <= self._frames[depth].number <= node.end_lineno)
+
+    def _last_line(self, depth: int) -> int:
+        """Return the last line of the calls in the line of a frame."""
+        return max([self._frames[depth].number, *map(_end, self._calls_in_line(depth))])
 
     def _calls_in_line(self, depth: int) -> list[ast.Call]:
         calls = [node for node in self._around[depth] if isinstance(node, ast.Call)]
@@ -159,6 +170,9 @@ class ScriptStack:
         for value in values:
             yield from self._requests(value, depth)
         for part in self._around[depth]:
+            # An earlier call of the function may have begun the request.
+            if isinstance(part, (ast.Global, ast.Nonlocal)) and name in part.names:
+                raise _UnknownError
             is_other = isinstance(part, ast.Call) and not self._is_in_line(part, depth)
             # A function may add to a list that it gets.
             if is_other and name_of(part) not in _READS and name in map(ast.unparse, part.args):
@@ -213,9 +227,10 @@ class ScriptStack:
         loops = self._loops(call, depth, are_running=False)
         running = self._loops(call, depth, are_running=True)
         if running and not self._is_in_line(statement, depth):
-            # A list, and a variable under a condition, may hold requests of earlier turns of the loop.
-            is_variable = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
-            is_of_turn = is_variable and statement in running[-1].body and statement.lineno <= number
+            # A variable holds no request of earlier turns if each turn sets it before it waits.
+            name = ast.unparse(self._awaited) if self._awaited else ""
+            values = [value for part in self._around[depth] for value in _values(part, name)]
+            is_of_turn = not depth and call in values and len(values) == 1 and statement in running[-1].body
             loops += [] if is_of_turn else running
         begin = min((loop.lineno for loop in loops), default=call.lineno + 1)
         return self._assigned(depth, begin, max([number, *map(_end, loops)])) - self._labels(call, depth)
@@ -229,12 +244,15 @@ class ScriptStack:
 
     def _labels(self, node: ast.AST, depth: int) -> set[str]:
         """Return the variables that are in a tuple with a request and in the loop that awaits it."""
+        if depth or not self._awaited:
+            return set()
         tuples = [outer for outer in self._around[depth][node] if isinstance(outer, ast.Tuple)]
         for loop in self._around[0].get(self.wait, ()):
             if tuples and isinstance(loop, ast.For) and isinstance(loop.target, ast.Tuple):
                 names = [map(ast.unparse, part.elts) for part in (loop.target, tuples[-1])]
-                is_direct = not isinstance(loop.iter, ast.Call)
-                return {name for name, element in zip(*names) if name == element and is_direct}
+                if ast.unparse(self._awaited) in map(ast.unparse, loop.target.elts):
+                    is_direct = not isinstance(loop.iter, ast.Call)
+                    return {name for name, element in zip(*names) if name == element and is_direct}
         return set()
 
 

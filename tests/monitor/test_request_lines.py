@@ -71,6 +71,32 @@ def former(x, peers):
             request = dist.irecv(x, peer)
         request.wait()  # former
 
+def buffered(x, peers):
+    previous = None
+    for peer in peers:
+        request = dist.irecv(x, peer)
+        if previous:
+            previous.wait()  # buffered
+        previous = request
+
+def pending(x, peer):
+    global former_request
+    if former_request:
+        former_request.wait()  # pending
+    former_request = dist.isend(x, peer)
+
+def labels(requests):
+    for peer, request in requests:
+        request.wait()  # labels
+
+def labelled(x, peers):
+    labels([(peer, dist.irecv(x, peer)) for peer in peers])
+
+def broken(x, peer):
+    helper(  # broken
+        [dist.irecv(x, peer)],
+    )
+
 def other_ranks(x, groups):
     first, second = *groups, 1
     dist.irecv(x, groups[0].get_rank()).wait()
@@ -124,6 +150,10 @@ def awaited(*lines: str, half: str = "", **values: object) -> MainCall:
         (["# counted"], {"peer": 3}, MainCall("wait", "recv", -1)),
         (["# listed"], {"up": 3}, MainCall("send", "send", 3)),
         (["# turns"], {"peer": 3}, MainCall("recv", "recv", 3)),
+        (["# helper", "# broken"], {"peer": 3}, MainCall("recv", "recv", 3)),
+        (["# buffered"], {"peer": 3}, MainCall("recv", "recv", -1)),
+        (["# pending"], {"peer": 3}, MainCall()),
+        (["# labels", "    labels("], {"peer": 3}, MainCall("wait", "recv", -1)),
         (["[0].get_rank()"], {}, MainCall("recv", "recv", -1)),
         (["# former"], {"peer": 3}, MainCall("recv", "recv", -1)),
         (["# helper", "helper([dist.irecv(x, peer)"], {"peer": 3}, MainCall("wait", "recv", -1)),
