@@ -39,10 +39,11 @@ _LOGIN = re.compile(r"^(https?://)[^/@]*@")
 
 @frozen
 class TrackerLink:
-    """A link that a tracker printed. The text is foreign."""
+    """A link that a tracker printed, and the rank in whose log it is. The text is foreign."""
 
     tool: str
     url: str
+    rank: int
 
 
 def tracker_links(paths: RunPaths) -> tuple[TrackerLink, ...]:
@@ -55,7 +56,7 @@ def tracker_links(paths: RunPaths) -> tuple[TrackerLink, ...]:
             for file in files:
                 if file.rank in ranks:
                     for tool, url in links_in(_ends(file)):
-                        link_by_url.setdefault(url, TrackerLink(tool, url))
+                        link_by_url.setdefault(url, TrackerLink(tool, url, file.rank))
             if link_by_url:
                 return tuple(link_by_url.values())[:MOST_LINKS]
     except ClusterrunError:

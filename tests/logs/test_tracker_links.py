@@ -111,9 +111,9 @@ def test_links_of_the_newest_attempt_are_shown_once(paths: RunPaths) -> None:
     (first / "00000.err").write_text(f"wandb: View run at {URL}\nwandb: View run at {URL}\n")
     (first / "00001.out").write_text(f"wandb: View run at {URL}\nwandb: View run at {URL}1\n")
     (second / "00000.err").write_text("starting\n")
-    assert tracker_links(paths) == (TrackerLink("W&B", URL), TrackerLink("W&B", f"{URL}1"))
+    assert tracker_links(paths) == (TrackerLink("W&B", URL, 0), TrackerLink("W&B", f"{URL}1", 1))
     (second / "00000.err").write_text(f"wandb: View run at {URL}2\n")
-    assert tracker_links(paths) == (TrackerLink("W&B", f"{URL}2"),)
+    assert tracker_links(paths) == (TrackerLink("W&B", f"{URL}2", 0),)
 
 
 def test_a_long_log_is_read_at_both_ends(paths: RunPaths) -> None:
@@ -122,7 +122,7 @@ def test_a_long_log_is_read_at_both_ends(paths: RunPaths) -> None:
         file.truncate(50 << 30)  # sparse
         file.seek(0, os.SEEK_END)
         file.write(f"\nwandb: View run at {URL}\n".encode())
-    assert tracker_links(paths) == (TrackerLink("W&B", URL),)
+    assert tracker_links(paths) == (TrackerLink("W&B", URL, 0),)
 
 
 def test_many_links_and_odd_files_do_no_harm(paths: RunPaths) -> None:

@@ -90,7 +90,7 @@ class Rank:
         if self._listening >= 0:
             store = host_store(self._listening, port, world, seconds)
         else:
-            store = _store(self._task.members[0].address, port, world, seconds, is_master=False)
+            store = connect_store(self._task.members[0].address, port, world, seconds)
         return dist.PrefixStore(f"test {self._task.test}", store)
 
     def _sums(self) -> None:
@@ -156,6 +156,10 @@ def host_store(listening: int, port: int, world: int, seconds: float) -> dist.St
     except NotImplementedError:
         # Only the older of the two servers of torch accepts a socket before torch 2.8.
         return _store(_LOOPBACK, port, world, seconds, **options, use_libuv=False)
+
+
+def connect_store(address: str, port: int, world: int, seconds: float) -> dist.Store:
+    return _store(address, port, world, seconds, is_master=False)
 
 
 def _store(address: str, port: int, world: int, seconds: float, **options: bool | int) -> dist.Store:

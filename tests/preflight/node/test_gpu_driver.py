@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from clusterrun import proc
 from clusterrun.preflight.node.gpu_driver import hold_driver
 from tests.preflight.node.test_forked_call import eventually, is_gone
 
@@ -21,8 +22,7 @@ def test_fake_devices_stay_open_until_the_process_is_killed(tmp_path: Path) -> N
     assert child is not None
 
     def opened() -> set[str]:
-        folder = f"/proc/{child.pid}/fd"
-        paths = {os.readlink(f"{folder}/{number}") for number in os.listdir(folder)}
+        paths = proc.descriptors(child.pid).values()
         return {os.path.basename(path) for path in paths if path.startswith(str(tmp_path))}
 
     eventually(lambda: opened() == {"nvidia0", "nvidia1"})
