@@ -531,9 +531,9 @@ def _circumstances(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
         if look.gpus:
             use = ", ".join(f"{gpu.busy:.0f} %" if gpu.busy >= 0 else "unknown" for gpu in look.gpus)
             yield f"GPUs of {look.node} are busy: {use}"
-    seen = [rank for look in looks for rank in look.ranks]
-    in_script = {id(rank) for rank in _in_script(seen)}
-    unused = [rank.snapshot for rank in seen if id(rank) not in in_script and rank.name.variable != DRIVER]
+    ranks = [rank for look in looks for rank in look.ranks]
+    in_script = {id(rank) for rank in _in_script(ranks)}
+    unused = [rank.snapshot for rank in ranks if id(rank) not in in_script and rank.name.variable != DRIVER]
     for rank in unused[:MOST]:
         yield f"process {rank.process.pid} on {rank.node} is in no line of a script: has its task ended?"
     idle = [look.node for look in looks if not look.ranks]

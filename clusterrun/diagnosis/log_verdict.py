@@ -480,9 +480,10 @@ class _LogVerdict:
         ends, has_one_reporter = ends_in_common(self._log, same)
         if has_one_reporter:
             culprits += tuple(Culprit(-1, end, error.headline) for end in ends or ())
-        elif ends is not None:
+        is_of_connections = ends is not None and not has_one_reporter
+        if is_of_connections:
             evidence.append(f"reported by {who}{on}")
-            culprits = tuple(Culprit(-1, end, error.headline) for end in ends)
+            culprits = tuple(Culprit(-1, end, error.headline) for end in ends or ())
             who, on = "RDMA connections", f" of {ends[0]}" if ends else ""
         lines_after_nccl = first.order - self._log.nccl_failed if self._log.nccl_failed else 0
         # What an operation that failed should have received may be garbage.
@@ -504,7 +505,7 @@ class _LogVerdict:
         were = "was" if is_alone else "were"
         did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
         did = "reported" if is_between else did
-        did = "failed" if who == "RDMA connections" else did
+        did = "failed" if is_of_connections else did
         message = error.message if is_between else error.headline
         if message != error.message:
             evidence.append(error.text)
@@ -647,8 +648,8 @@ class _LogVerdict:
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
-        shown = (*self._log.last_line_by_rank(), *(log_error.rank for log_error in errors))
-        ranks = {rank for rank in shown if rank >= 0}
+        numbers = (*self._log.last_line_by_rank(), *(log_error.rank for log_error in errors))
+        ranks = {rank for rank in numbers if rank >= 0}
         # A log in which many ranks are missing is that of one node.
         is_whole = 0 < self._log.world <= len(ranks) * MOST_SILENT
         size = max(self._log.world if is_whole else 0, max(ranks, default=-1) + 1)

@@ -56,6 +56,10 @@ def _tree(source: bytes) -> ast.Module:
     return ast.parse(source)
 
 
+def line_number(frame: str) -> int:
+    return int(line_of(frame).rpartition(":")[2])
+
+
 def scope_around(tree: ast.Module, number: int) -> ast.AST:
     """Return the innermost function around a line; the module if there is none."""
     scope: ast.AST = tree
@@ -77,7 +81,7 @@ def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> s
 
 
 def _innermost_loop(tree: ast.Module, frame: str) -> ast.stmt | None:
-    number = int(line_of(frame).rpartition(":")[2])
+    number = line_number(frame)
     nodes = [node for node, _ in own_nodes(scope_around(tree, number)) if isinstance(node, LOOPS)]
     loops = [node for node in nodes if node.lineno <= number <= (node.end_lineno or 0)]
     return max(loops, key=lambda loop: loop.lineno, default=None)
@@ -128,7 +132,7 @@ def _steps(tree: ast.Module, number: int, values: Mapping[str, object]) -> list[
 
 def calls_in_line(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:
     """Return the calls in the line of a frame, with the names of their functions."""
-    number = int(line_of(frame).rpartition(":")[2])
+    number = line_number(frame)
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     return [
         (ast.unparse(call.func).rpartition(".")[2], call)
@@ -221,7 +225,7 @@ def open_block(pid: int, spied: SpiedProcess, meets_all: bool) -> str:
             return f"{frame}: {function_of(frame)} after {errors[frame]}"
         if is_library(frame):
             continue
-        block = block_around(parsed(pid, frame), int(line_of(frame).rpartition(":")[2]), meets_all)
+        block = block_around(parsed(pid, frame), line_number(frame), meets_all)
         if block != "finally" and frame in errors:  # in that block, or in a function that a handler called
             block = f"except {errors[frame]}"
         if block:

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from clusterrun.diagnosis.spied_process import SpiedProcess
-from clusterrun.diagnosis.stacks import function_of, is_library, line_of
+from clusterrun.diagnosis.stacks import function_of, is_library
 from clusterrun.model.frozen import Any, frozen
-from clusterrun.monitor.script_lines import assignments, parsed, scope_around
+from clusterrun.monitor.script_lines import assignments, line_number, parsed, scope_around
 from clusterrun.rank_hooks.clusterrun_script_source import FUNCTIONS, LOOPS, evaluate, name_of, own_nodes
 
 _BEGINS = re.compile(r"(?i)i[sbr]?send|irecv|p2pop")
@@ -50,8 +50,7 @@ def script_frames(pid: int, spied: SpiedProcess) -> list[ScriptFrame]:
     for frame, values in zip(scripts, itertools.chain(spied.variables, itertools.repeat(()))):
         inner = {**dict(values), **inner}
         if function_of(frame) not in _IN_LINE:
-            number = int(line_of(frame).rpartition(":")[2])
-            frames.append(ScriptFrame(parsed(pid, frame), number, inner))
+            frames.append(ScriptFrame(parsed(pid, frame), line_number(frame), inner))
             inner = {}
     return frames
 

@@ -82,17 +82,14 @@ def seen_rank(
             lambda: awaited_request(script_frames(pid, stacks), name.rank, name.size, half), call
         )
         if awaited.name:
-            stacks = replace(
-                stacks, native=(f"c10d::Work::wait{awaited.function.capitalize()}", *stacks.native)
-            )
+            function = f"c10d::Work::wait{awaited.function.capitalize()}"
+            stacks = replace(stacks, native=(function, *stacks.native))
             place, call = location(stacks.main, stacks.native), awaited
     if place.frame and place.doing is Doing.USER:
         loop = loop_around(tree, place.frame, stacks.values)
         if loop and asks_store(tree, place.frame):
-            stacks, call = (
-                replace(stacks, native=("c10d::Store::check", *stacks.native)),
-                MainCall(name="store"),
-            )
+            stacks = replace(stacks, native=("c10d::Store::check", *stacks.native))
+            call = MainCall(name="store")
             place = location(stacks.main, stacks.native)
     elif place.frame and place.operation == STORE_WAIT:
         call = store_call(tree, place.frame, stacks.values)

@@ -199,14 +199,14 @@ def _split(line: str) -> list[str]:
         return line.split()
 
 
-def _own_options(words: list[str]) -> list[str]:
-    """Return the words of a command without those of the program that it starts, which may look like options.
+def _own_options(arguments: list[str]) -> list[str]:
+    """Return the arguments of a command without those of the program that it starts.
 
-    Neither the program nor its script follows an option.
+    Those may look like options. Neither the program nor its script follows an option.
     """
-    pairs = enumerate(zip(words, words[1:]), 1)
-    end = next((at for at, pair in pairs if not any(word.startswith("-") for word in pair)), len(words))
-    return words[:end]
+    pairs = enumerate(zip(arguments, arguments[1:]), 1)
+    ends = (place for place, pair in pairs if not any(word.startswith("-") for word in pair))
+    return arguments[: next(ends, len(arguments))]
 
 
 def _values(arguments: list[str]) -> list[str]:

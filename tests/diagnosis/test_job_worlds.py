@@ -994,9 +994,9 @@ def test_a_rank_that_sleeps_and_counts_in_no_while_is_looked_at_again(
     name: str, loop: str, number: int, is_late_at_once: bool, is_late: bool
 ) -> None:
     history = JobHistory()
-    seen = sampled(3, stack=LOOP, idle=0.9, waits_in="hrtimer_nanosleep")
-    stacks = replace(seen.snapshot.stacks, loop=loop)
-    first = replace(seen, numbers=(f"{name}=3",), before=(f"{name}=3",))
+    asleep = sampled(3, stack=LOOP, idle=0.9, waits_in="hrtimer_nanosleep")
+    stacks = replace(asleep.snapshot.stacks, loop=loop)
+    first = replace(asleep, numbers=(f"{name}=3",), before=(f"{name}=3",))
     first = replace(first, snapshot=replace(first.snapshot, stacks=stacks))
     others = list(map(sampled, range(3)))
     judgement = diagnose_looks(looks(*others, first), (), history)
