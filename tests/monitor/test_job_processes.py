@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -199,7 +200,9 @@ def test_the_arguments_of_a_script_number_it_if_they_name_the_world_too(argument
 def test_a_process_with_an_empty_environment_belongs_to_the_step_of_its_daemon(tmp_path: Path) -> None:
     daemon = tmp_path / "slurmstepd"
     daemon.symlink_to("/bin/bash")
-    script = "env -i sleep 300 & echo $!; wait"
+    # It prints its number when its environment is empty.
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
+    script = f"env -i {sys.executable} -Sc '{program}' & wait"
     argv = ["slurmstepd: [99991.3]", "-c", script]
     with subprocess.Popen(argv, executable=daemon, stdout=subprocess.PIPE, start_new_session=True) as started:
         try:
