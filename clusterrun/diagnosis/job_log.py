@@ -19,7 +19,7 @@ from clusterrun.diagnosis.log_lines import LineSplitter, LogLine, OwnLines
 from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess, is_final
 from clusterrun.diagnosis.log_runs import EndSign, RunDetector
 from clusterrun.diagnosis.printed_errors import is_report, is_timer, rank_in
-from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
+from clusterrun.diagnosis.torchrun_report import TorchrunReport
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.model.frozen import replace
 
@@ -115,7 +115,6 @@ class JobLog:
         self._file_rank = rank
         self.splitter, self._own_lines = LineSplitter(), OwnLines()
         self._run_detector = RunDetector()
-        self.report.close()
 
     def hear(self, line: str) -> None:
         """Read one line, without its end."""
@@ -172,22 +171,25 @@ class JobLog:
         source = line.source
         if rank >= 0 and line.node:
             self.nodes[rank] = line.node
-        report = self.report
-        if report.hear(text) and report.rank >= 0:
-            for reported, node in {**report.failed, report.rank: report.host}.items():
-                self.nodes.setdefault(reported, node)
-            if self.first_rank < 0 or report.time < self._first_time:
-                self.first_rank, self._first_time = report.rank, report.time
-        if report.in_traceback:
-            rank, source, text = report.rank, f"report {report.rank}", without_heading(text)
         process = self.processes.get((self._file, source))
         if process is None:
             process = self.processes[self._file, source] = LogProcess(rank)
             self._of_file.append(process)
-        process.hear(text, LogPlace(self.order, rank, line.node, line.time), line.logger)
+        if process.hear(text, LogPlace(self.order, rank, line.node, line.time), line.logger):
+            self.report = process.listener.report
+            self._note_report(self.report)
         has_failed = process.places and process.places[-1].order == self.order
         if has_failed and not process.listener.errors[-1].is_consequence:
             self._run_detector.note(EndSign.ERROR, process.listener.errors[-1].text)
+
+    def _note_report(self, report: TorchrunReport) -> None:
+        """Note the nodes of ranks, and the rank that failed first by the reports of all launchers."""
+        if report.rank < 0:
+            return
+        for rank, node in {**report.failed, report.rank: report.host}.items():
+            self.nodes.setdefault(rank, node)
+        if self.first_rank < 0 or report.time < self._first_time:
+            self.first_rank, self._first_time = report.rank, report.time
 
     def _begin_run(self, last: int) -> None:
         """Set the lines of the file up to ``last`` aside: they are of an earlier run."""

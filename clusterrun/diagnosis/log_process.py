@@ -107,8 +107,11 @@ class LogProcess:
         # The time of the newest line that has one.
         self._time = ""
 
-    def hear(self, text: str, place: LogPlace, logger: str) -> None:
-        """Read one line, without what ``logger`` wrote in front of it."""
+    def hear(self, text: str, place: LogPlace, logger: str) -> bool:
+        """Read one line, without what ``logger`` wrote in front of it.
+
+        Return whether it adds a rank or its end to torchrun's report of the ranks that failed.
+        """
         before = self.listener.errors[-1:]
         self._time = place.time or self._time
         # The line of source below a frame may contain the name of a step.
@@ -123,7 +126,7 @@ class LogProcess:
         if place.rank < 0 <= self._logged_rank:
             place = replace(place, rank=self._logged_rank)
         self.last_line = text.strip() or self.last_line
-        self.listener.hear(self.lines / LINES_PER_SECOND, text, logger)
+        is_of_report = self.listener.hear(self.lines / LINES_PER_SECOND, text, logger)
         if len(self.listener.errors) > len(self.places):
             goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
             is_warning = _BELOW_ERROR.search(logger) is not None
@@ -139,7 +142,7 @@ class LogProcess:
             # The line belongs to the newest error: a driver of Ray prints which worker it is of.
             self.places[-1] = replace(self.places[-1], rank=place.rank, node=place.node)
         if is_source:
-            return
+            return is_of_report
         if FINISHED.search(text):
             self.steps += STEPS_AFTER_SURVIVED
         # Ranks that load files end bars, and a process that ends prints its bar again.
@@ -153,6 +156,7 @@ class LogProcess:
             self.last_step, self.step_time = place.order, place.time or _LAST_TIME
         elif self.places:
             self.output += is_plain_output(text)
+        return is_of_report
 
     def on_end(self) -> None:
         """Note that a rank has ended. Later output may be that of other ranks."""

@@ -15,7 +15,7 @@ from clusterrun.diagnosis.known_errors import (
     meaning,
 )
 from clusterrun.diagnosis.stacks import Doing, function_of, is_library, line_of, location, short
-from clusterrun.diagnosis.torchrun_report import TorchrunReport
+from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import frozen, replace
 
@@ -267,33 +267,54 @@ class ErrorListener:
 
     def __init__(self, rank: int, launcher: bool = False) -> None:
         self._rank = rank
-        self._launcher = _LauncherOutput() if launcher else None
+        self.report = TorchrunReport()
+        self._is_launcher = launcher
         self._readers: dict[tuple[str, str], _Reader] = {}
         self._reported = 0  # errors before the last report of the launcher
+        self._last_line, self._is_ending = "", False
         self.errors: list[Error] = []
 
-    def hear(self, at: float, line: str, logger: str = "") -> None:
-        """Read one line, without its end and without what ``logger`` wrote in front of it."""
+    def hear(self, at: float, line: str, logger: str = "") -> bool:
+        """Read one line, without its end and without what ``logger`` wrote in front of it.
+
+        Return whether it adds a rank or its end to torchrun's report of the ranks that failed.
+        """
         line = _UNREAD.sub("", line)
         prefix = _PREFIX.match(line)
         mark = prefix[1] if prefix else ""
-        reader = self._readers.get((mark, logger))
+        event = ""
+        if self._is_launcher and not mark:
+            event = self.report.hear(line)
+            self._note_last_line(line)
+        reader_key, text, inner = (mark, logger), line[prefix.end() :] if prefix else line, int(mark or -1)
+        if self.report.in_traceback:
+            inner = self.report.rank
+            reader_key, text = (f"report {inner}", ""), without_heading(line)
+        reader = self._readers.get(reader_key)
         if reader is None:
-            inner = int(mark) if mark and self._launcher else -1
-            form = Error(0.0, self._rank, "", inner=inner, ends=bool(mark))
-            reader = self._readers[mark, logger] = _Reader(form, self.errors)
-        reader.hear(at, line[prefix.end() :] if prefix else line)
-        if self._launcher and not mark and self._launcher.hear(line):
-            self._add_report(at, self._launcher)
+            form = Error(0.0, self._rank, "", inner=inner if self._is_launcher else -1, ends=bool(mark))
+            reader = self._readers[reader_key] = _Reader(form, self.errors)
+        reader.hear(at, text)
+        if event == "ended":
+            self._add_report(at)
+        return bool(event)
 
     def unended(self) -> list[Error]:
         """Return the tracebacks that have begun and lack their exception, with their innermost frames."""
         errors = (reader.unended() for reader in self._readers.values())
         return [error for error in errors if error]
 
-    def _add_report(self, at: float, launcher: _LauncherOutput) -> None:
-        """Add the launcher's report of the rank that failed first, unless that rank printed its error."""
-        inner, text = launcher.report.rank, launcher.report.ended
+    def _note_last_line(self, line: str) -> None:
+        """Remember the last line of torchrun's ranks before it ended them. torch marks only exceptions."""
+        is_logged = _LOGGED.match(line) is not None
+        self._is_ending |= (is_logged and "/elastic/" in line) or "torch.distributed.elastic." in line
+        is_structure = is_logged or line[:1] in " \t│╭╰" or _HEADER.search(line) or _OF_AN_END.match(line)
+        if not (self._is_ending or is_structure) and any(map(str.isalnum, line)):
+            self._last_line = line.strip()
+
+    def _add_report(self, at: float) -> None:
+        """Add torchrun's report of the rank that failed first, unless that rank printed its error."""
+        inner, text = self.report.rank, self.report.ended
         if any(error.inner == inner for error in self.errors):
             if self.errors[-1].inner == inner and is_report(self.errors[-1]):
                 self.errors[-1] = replace(self.errors[-1], text=text)
@@ -312,7 +333,7 @@ class ErrorListener:
         self._reported = len(self.errors)
         own = [number for number in unreported or unnamed if not self.errors[number].is_consequence]
         # The launcher passed the number to the rank, whose argparse did not take it.
-        argument = re.compile(rf"--local[-_]rank[= ]{launcher.report.local_rank}\b")
+        argument = re.compile(rf"--local[-_]rank[= ]{self.report.local_rank}\b")
         refused = [number for number in own if argument.search(self.errors[number].text)]
         for number in [*refused, *own, *unreported][:1]:
             self.errors[number] = replace(self.errors[number], inner=inner)
@@ -320,8 +341,8 @@ class ErrorListener:
         # The launcher's exception has ended the traceback of a rank, whose lines are mixed with its own.
         cut = next((error.frame for error in self.errors if is_of_launcher(error) and error.frame), "")
         more = f"; the log lacks the exception of a traceback{placed(cut)}" if cut else ""
-        if launcher.last_line and not cut:
-            more = f"; the last line before that: {launcher.last_line[:MOST]}"
+        if self._last_line and not cut:
+            more = f"; the last line before that: {self._last_line[:MOST]}"
         self.errors.append(Error(at, self._rank, text, inner=inner, more=more))
 
 
@@ -344,26 +365,6 @@ def heard(pieces: Iterable[tuple[int, str, float, str]], launchers: bool = False
             printed_on = error.at > 0 and newest[error.rank] - error.at > SURVIVED_SECONDS
             errors.append(replace(error, survived=printed_on and not error.ends))
     return tuple(sorted(errors, key=lambda error: (error.at, error.rank)))
-
-
-class _LauncherOutput:
-    """The output of torchrun and of its ranks: torchrun's report, and the last line of a rank before it."""
-
-    def __init__(self) -> None:
-        self.report = TorchrunReport()
-        self._ends = False
-        # The last line of its ranks before the launcher ended them; torch marks only those of
-        # exceptions.
-        self.last_line = ""
-
-    def hear(self, line: str) -> bool:
-        """Return whether the line completed torchrun's report of the rank that failed first."""
-        logged = _LOGGED.match(line) is not None
-        self._ends = self._ends or (logged and "/elastic/" in line) or "torch.distributed.elastic." in line
-        is_structure = logged or line[:1] in " \t│╭╰" or _HEADER.search(line) or _OF_AN_END.match(line)
-        if not (self._ends or is_structure) and any(map(str.isalnum, line)):
-            self.last_line = line.strip()
-        return self.report.hear(line) == "ended"
 
 
 class _Reader:

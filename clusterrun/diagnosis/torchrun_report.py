@@ -43,6 +43,7 @@ class TorchrunReport:
         elif self._is_listing and (field := _FIELD.match(line)) and not line.startswith(_BEGINNING):
             if field[1] == "rank" and _NUMBER.fullmatch(field[2]):
                 self.failed[int(field[2])] = self.host
+                return "listed"
             elif field[1] == "host":
                 self.host = field[2]
         elif line.startswith(_BEGINNING):
