@@ -6,9 +6,7 @@ of the lines. Errors that follow from the end of another rank count last.
 
 from __future__ import annotations
 
-import os
 import re
-from collections import Counter
 from collections.abc import Sequence
 
 from clusterrun.diagnosis.decide import decide_end
@@ -18,23 +16,17 @@ from clusterrun.diagnosis.job_log import (
     JobLog,
     ended_first,
     named,
-    too_many_ranks,
     whole_job_ended_at,
 )
 from clusterrun.diagnosis.known_errors import (
     LAUNCHER_FAILED,
-    NCCL_FAILED,
-    PART_ENDED,
-    SIZES,
-    VAGUE,
-    KnownError,
     meaning,
 )
+from clusterrun.diagnosis.log_failure import MOST_CULPRITS, FirstFailure, culprits_of, ended_alike, node_after
 from clusterrun.diagnosis.log_process import (
     ASKED_TO_END,
     EXCEPTION_LINE,
     FINISHED,
-    NUMBER,
     STEP,
     STEPS_AFTER_SURVIVED,
     WARNING,
@@ -50,7 +42,6 @@ from clusterrun.diagnosis.log_remedies import (
     NOT_LOADED_REMEDY,
     NOTHING_REMEDY,
     REMEDIES,
-    TOO_MANY_REMEDY,
     foreign,
     remedy_of_end,
 )
@@ -59,53 +50,31 @@ from clusterrun.diagnosis.log_suspects import (
     LINES_BEHIND,
     LOOKS_FATAL,
     complaint_before,
-    ends_in_common,
-    lines_near,
     native_frame,
     suspect_errors,
     suspect_lines,
 )
 from clusterrun.diagnosis.printed_errors import (
-    Error,
     is_of_launcher,
     is_plain_output,
     is_report,
-    lacks_inner,
-    placed,
-    rank_in,
 )
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.timed_out import LINK_REMEDY
 from clusterrun.diagnosis.rules.timed_out import LOGS_REMEDY as TIMEOUT_REMEDY
-from clusterrun.diagnosis.stacks import line_of
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
-from clusterrun.diagnosis.wording import cut
 from clusterrun.model.frozen import replace
-from clusterrun.model.hostlist import fold
 from clusterrun.model.states import State
 
 # So much other output between an exception and an end shows that the exception did not cause the end.
 OUTPUT_BEFORE_OTHER_END = 2
 # Ranks of a job for each rank of which a log that shows all of them has a line.
 MOST_SILENT = 1.25
-# Lines from a library's message to the exception that follows from it.
-LINES_TO_EXCEPTION = 60
-MOST_CULPRITS = 16
 # Lines about steps that show that a job ran on after it had started again.
 STEPS_OF_RUN = 10
 # Ends of earlier runs that are shown.
 MOST_EARLIER = 2
-# Lines near an error that are shown.
-MOST_NEAR = 2
-# Errors of a GPU whose cause stands elsewhere in the log.
-_UNEXPLAINED = re.compile(r"(?:CUDA|HIP) error: (?:device-side assert|unspecified launch|unknown)")
-# Exceptions that only wrong code raises. Others may come from the data, the environment or another rank.
-_OF_CODE = re.compile(
-    r"(?:\w+\.)*\w*(?:Name|UnboundLocal|Attribute|Type|Index|ZeroDivision|NotImplemented|Recursion)Error\b"
-    r"|RuntimeError: .*(?:must match|should be the same|shape|dimension)"
-)
-_UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
 _KILLED = re.compile(r"killed by signal: Killed|exited unexpectedly|abruptly")
 # Lines that only announce an error, and the cell of a table.
 _HEADING = re.compile(
@@ -125,10 +94,6 @@ _ENDED_WELL = re.compile(
 _OF_PART = re.compile(r"(?i)\b(?:epoch|step|round) \d")
 # The last line of a script that has ended.
 _DONE = re.compile(r"(?i)(?:all )?done\b(?! \w+ing\b)")
-# An error between two ranks, either of which may be wrong.
-_BETWEEN = re.compile(r"mismatch between collectives|Mismatched NCCL version")
-# The ranks that such a message, or one about a shared GPU, names.
-_MEANT = re.compile(r"\b[Rr]ank (\d+)(?= and rank| both on| is running| version)")
 # A program lacks what an environment brings.
 _LACKS = re.compile(r"ModuleNotFoundError|ImportError|shared object|not found|No such file")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
@@ -259,7 +224,7 @@ class _LogVerdict:
         )
         if is_other and end and end.is_report and end.ranks == (first,):
             return None
-        return self._of_errors(failures, self._errors)
+        return self._of_first(failures, self._errors)
 
     def _timed_out(self) -> Diagnosis | None:
         """A collective timed out."""
@@ -366,7 +331,7 @@ class _LogVerdict:
             lacks = "its traceback is cut off"
         of_timeout = is_timeout(first.error)
         own = [entry for entry in exceptions if is_alike(entry.error, first.error)] or [first]
-        diagnosis = self._of_timeouts([first]) if of_timeout else self._of_errors(own, own)
+        diagnosis = self._of_timeouts([first]) if of_timeout else self._of_first(own, own)
         return replace(diagnosis, evidence=(*diagnosis.evidence, lacks, *self._last_lines))
 
     def _completed(self) -> Diagnosis | None:
@@ -437,214 +402,8 @@ class _LogVerdict:
             if (error.is_consequence or is_ended) is of_launchers
         ]
 
-    def _of_errors(self, own: Sequence[LogError], errors: Sequence[LogError]) -> Diagnosis:
-        """Return the diagnosis of the first own error of a rank."""
-        root = [log_error for log_error in own if log_error.rank == self._log.first_rank >= 0]
-        # Files are read one after the other.
-        has_times = len(self._log.file_names) > 1 and all(log_error.time for log_error in own)
-        first = min(
-            root or own,
-            key=lambda log_error: (
-                is_of_communication(log_error.error),
-                # A name that was never set is often one in the handler of another error.
-                _UNSET.match(log_error.error.text) is not None,
-                log_error.time if has_times else "",
-                log_error.order,
-            ),
-        )
-        first, hint = _exception_after(first, own)
-        hint = _explanation(first, errors) or hint
-        error = first.error
-        same = [
-            log_error
-            for log_error in own
-            if log_error.error.frame == error.frame
-            and (log_error.error.text == error.text or (not root and is_alike(log_error.error, error)))
-        ]
-        others = [log_error for log_error in own if log_error is not first and log_error not in same]
-        ranks, node = self._who_failed(first, same, errors)
-        if len(meant := _MEANT.findall(hint.error.text if hint else error.text)) > 1:
-            ranks, node = tuple(sorted({int(rank) for rank in meant})), ""
-        nodes = sorted({entry.node for entry in same if entry.node}) if not ranks else []
-        culprits = self._culprits_of(ranks, nodes or [node], error.headline)
-        files = list(dict.fromkeys(filter(None, map(self._file_of, same))))
-        evidence = [f"in {', '.join(files[:MOST_CULPRITS])}"] if files else []
-        who = f"a process of {files[0]}" if files and not node else "a process"
-        who = "processes" if len(nodes) > 1 else who
-        who = ranks_in_words(ranks) if ranks else who
-        on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
-        on = f" on {fold(nodes)}" if len(nodes) > 1 else on
-        is_between = SIZES.search(error.text) or _BETWEEN.search(error.text)
-        if is_between:
-            culprits = ()  # the other rank may be wrong
-        ends, has_one_reporter = ends_in_common(self._log, same)
-        if has_one_reporter:
-            culprits += tuple(Culprit(-1, end, error.headline) for end in ends or ())
-        is_of_connections = ends is not None and not has_one_reporter
-        if is_of_connections:
-            evidence.append(f"reported by {who}{on}")
-            culprits = tuple(Culprit(-1, end, error.headline) for end in ends or ())
-            who, on = "RDMA connections", f" of {ends[0]}" if ends else ""
-        lines_after_nccl = first.order - self._log.nccl_failed if self._log.nccl_failed else 0
-        # What an operation that failed should have received may be garbage.
-        follows_nccl = 0 < lines_after_nccl < LINES_TO_EXCEPTION and not root
-        follows_nccl = follows_nccl and not (is_of_communication(error) or is_of_hardware(error))
-        is_first_unmarked = self._log.first_rank >= 0 and ranks and self._log.first_rank not in ranks
-        is_asked = ASKED_TO_END.match(error.text) is not None
-        waits = error.row is not None and error.row.verdict is Verdict.NEVER_ARRIVED
-        shown = {rank if rank >= 0 else rank_in(text) for _, rank, text in self._log.tail if text}
-        shown |= {process.rank for process in self._log.processes.values() if process.rank >= 0}
-        is_only_rank = shown == {*ranks} and self._log.world != 1 and not self._all_ends
-        is_only_rank = is_only_rank and len(self._log.file_names) < 2
-        is_alone = max(len(ranks), len(nodes)) < 2
-        other_files: set[str] = set()
-        if not (root or has_times):
-            other_files = {self._file_of(entry) for entry in others if not is_of_communication(entry.error)}
-            other_files -= {self._file_of(entry) for entry in same}
-        did = "failed" if other_files or is_only_rank or not is_alone else "failed first"
-        were = "was" if is_alone else "were"
-        did = f"{were} ended from outside" if is_asked else "gave up waiting" if waits else did
-        did = "reported" if is_between else did
-        did = "failed" if is_of_connections else did
-        message = error.message if is_between else error.headline
-        if message != error.message:
-            evidence.append(error.text)
-        sentence = f"{who}{on} {did}: {message}"
-        if follows_nccl:
-            sentence = f"operations of NCCL failed or timed out; then, in {who}{on}: {message}"
-        if other_files:
-            listed = ", ".join(sorted(other_files)[:MOST_CULPRITS])
-            sentence += f"; {listed} shows another failure, and no times tell which was first"
-        if is_only_rank:
-            sentence += "; the log shows no other rank, which may have failed before"
-        if is_first_unmarked:
-            first_node = self._log.nodes.get(self._log.first_rank, "")
-            on_node = f" on {first_node}" if first_node else ""
-            sentence += f"; the launcher saw rank {self._log.first_rank}{on_node} end first"
-        if SIZES.search(error.text):
-            sentence += "; it received these data, so their sender may be at fault"
-        warning = ""
-        if error.row is NCCL_FAILED and not hint and (warnings := self._log.nccl_warnings):
-            warning = next(filter(meaning, reversed(warnings)), warnings[-1])
-            sentence += f"; NCCL's warning: {warning}"
-        row = hint.error.row if hint and not is_timeout(hint.error) else meaning(warning) or error.row
-        too_many = too_many_ranks(error.text)
-        if too_many:
-            evidence.append(too_many)
-        elif row:
-            evidence.append(f"cause: {row.cause}")
-        if hint and hint.error.row is not error.row and not is_timeout(hint.error):
-            sentence += f"; its cause: {hint.error.text}"
-        elif hint:
-            evidence.append(hint.error.text)
-        evidence += self._log.nccl_warnings if warning else ()
-        where = error.frame
-        if not where and (caller := _caller(first, [*errors, *self._unended])):
-            where = caller.frame
-            sentence += placed(where) if caller.text == error.text else f"; then: {caller.message}"
-        if lacks_inner(error):
-            sentence += "; the log lacks the exception that it wraps"
-            where = ""
-        for entry in errors[:1]:
-            is_later = has_times and entry.time > first.time
-            if not is_later and entry.is_doubtful and entry.error.frame and not is_alike(entry.error, error):
-                evidence.append(f"printed before, and the log goes on after it: {cut(entry.error.message)}")
-        for entry in errors:
-            if entry.error.is_consequence and entry.rank >= 0 and not entry.was_handled:
-                evidence.append(f"a consequence: rank {entry.rank} printed {cut(entry.error.text)}")
-                break
-        if others and others[-1].error.frame and error.text not in others[-1].error.message:
-            evidence.append(f"also printed: {cut(others[-1].error.message)}")
-        is_explained = error.row not in (None, *VAGUE) and "NCCL WARN" not in error.text
-        is_explained = is_explained and not is_of_hardware(error)
-        # DDP lists the parameters below its message.
-        near = [
-            line
-            for line in lines_near(self._log, first)
-            if not is_explained or "did not receive grad" in line
-        ]
-        ends = [end.line for end in self._ends[:3]]
-        consequences = [entry.error.text for entry in errors if entry.error.is_consequence]
-        stated = "\n".join((sentence, error.message, *consequences, *ends))
-        near = [line for line in near if line not in stated]
-        evidence += [f"near it: {line}" for line in near[:MOST_NEAR]]
-        evidence += ends
-        remedy = self._remedy_of_error(error, row, line_of(where))
-        verdict = row.verdict if row else Verdict.CRASHED
-        if too_many:
-            verdict, remedy = Verdict.MISMATCH, TOO_MANY_REMEDY
-        elif follows_nccl:
-            verdict, remedy = Verdict.NEVER_ARRIVED, foreign(TIMEOUT_REMEDY)
-        return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
-
-    def _who_failed(
-        self, first: LogError, same: Sequence[LogError], errors: Sequence[LogError]
-    ) -> tuple[tuple[int, ...], str]:
-        """Return the ranks that printed the error ``first`` (``same``: all like it), and their node.
-
-        An error without a rank is that of the rank that noticed the end of its own thread or process, or
-        else of the rank whose end is reported next. Ranks that later lost their peers waited for another one.
-        """
-        ranks: tuple[int, ...] = tuple(sorted({log_error.rank for log_error in same if log_error.rank >= 0}))
-        if not ranks and len(same) == 1:
-            after = (entry for entry in errors if entry.order > first.order and entry.error.row is PART_ENDED)
-            ranks = tuple(entry.rank for entry in after if entry.rank >= 0)[:1]
-        node = first.node
-        if not ranks:
-            after_first = [entry for entry in errors if entry.order > first.order and entry.rank >= 0]
-            waited = {entry.rank for entry in after_first if is_of_communication(entry.error)}
-            waited = set() if is_of_communication(first.error) else waited
-            ends = [end for end in self._ends if not end.ranks or not waited.issuperset(end.ranks)]
-            ended = ended_first([end for end in ends if not node or end.node in ("", node)])
-            ranks, node = (ended.ranks, ended.node or node) if ended else ((), node)
-            if not ended:
-                ranks = (self._log.first_rank,) if self._log.first_rank >= 0 else ()
-                node = node or ("" if ranks else _node_after(first.order, ends))
-            texts = Counter(NUMBER.sub("", log_error.error.text) for log_error in same)
-            if ended and max(texts.values()) > 1 and not first.node:
-                # The error was printed several times, but not by ranks that ended after another error.
-                later = (entry.order for entry in errors if entry.order > ended.order and entry not in same)
-                until = min(later, default=self._log.order + 1)
-                ranks, node = _ended_alike(ended, [end for end in self._ends if end.order < until])
-        # torchrun names one rank of several that failed alike, and lists the others.
-        others = {entry.rank for entry in errors if entry not in same}
-        alike = {*self._log.report.failed} - others - {*ranks}
-        if len(alike) <= sum(entry.rank < 0 for entry in same):
-            ranks = tuple(sorted({*ranks, *alike}))
-        return ranks, node
-
-    def _culprits_of(self, ranks: Sequence[int], nodes: Sequence[str], why: str) -> tuple[Culprit, ...]:
-        node_of_ended = {rank: end.node for end in reversed(self._ends) if end.node for rank in end.ranks}
-        places = {rank: self._log.nodes.get(rank) or node_of_ended.get(rank, "") for rank in ranks}
-        culprits = tuple(
-            Culprit(rank, places[rank] or (nodes[0] if len(ranks) == 1 else ""), why)
-            for rank in ranks[:MOST_CULPRITS]
-        )
-        return culprits or tuple(Culprit(-1, node, why) for node in nodes[:MOST_CULPRITS] if node)
-
-    def _remedy_of_error(self, error: Error, row: KnownError | None, place: str) -> str:
-        """Return the remedy for an error that means ``row``, at a line of the user's code; '' for none."""
-        if row is NCCL_FAILED and (self._log.nccl_warnings or "Last error:" in error.text):
-            return foreign(row.remedy).partition("; ")[2]
-        if row:
-            return foreign(row.remedy)
-        if ASKED_TO_END.match(error.text):
-            return remedy_of_end(EndKind.OUTSIDE, named(error.text))
-        if error.text.startswith("Fatal Python error: Segmentation fault"):
-            return NATIVE_REMEDY
-        if not place:
-            return "the message says all that the log has: it shows no line of your code"
-        of_program = "; the error is the program's own" if _OF_CODE.match(error.text) else ""
-        return f"look at {place}{of_program}"
-
-    def _file_of(self, log_error: LogError) -> str:
-        """Return the file of an error, without the folder of all files; '' if there is only one file."""
-        # Relative and absolute names have no common folder.
-        files = [(begins, os.path.join("/", name)) for begins, name in self._log.file_names]
-        names = [name for begins, name in files if begins < log_error.order]
-        if len(files) < 2 or not names:
-            return ""
-        return os.path.relpath(names[-1], os.path.commonpath([os.path.dirname(name) for _, name in files]))
+    def _of_first(self, own: Sequence[LogError], errors: Sequence[LogError]) -> Diagnosis:
+        return FirstFailure(self._log, own, errors, self._ends, self._unended).diagnose()
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
@@ -694,17 +453,17 @@ class _LogVerdict:
         ends = [other for other in self._all_ends if other.kind is end.kind]
         placed = next((other for other in (end, *ends) if other.ranks or other.node), end)
         if end.is_report and not placed.ranks:
-            placed = replace(end, node=end.node or _node_after(end.order, self._all_ends))
+            placed = replace(end, node=end.node or node_after(end.order, self._all_ends))
         ranks, node = placed.ranks, placed.node
         ended = ended_first(self._all_ends)
         is_of_script = end.words.startswith(OF_SCRIPT)
         if not (ranks or node or is_of_script) and ended and end.kind in NOT_STARTED:
-            ranks, node = _ended_alike(ended, self._all_ends)
+            ranks, node = ended_alike(ended, self._all_ends)
         elif not ranks and end.kind is EndKind.MEMORY:
             ended = next((other for other in self._all_ends if _names_victim(other, node)), None)
             ranks, node = (ended.ranks, ended.node) if ended else (ranks, node)
         is_whole_job = end.kind.value >= EndKind.TIME_LIMIT.value
-        culprits = () if is_whole_job else self._culprits_of(ranks, [node], placed.words)
+        culprits = () if is_whole_job else culprits_of(self._log, self._ends, ranks, [node], placed.words)
         message = sentence = named(placed.words)
         on = f" on {node}" if node else ""
         if placed.is_report and not ranks:
@@ -781,59 +540,6 @@ def _names_victim(end: EndLine, node: str) -> bool:
     """Return whether a line tells which process ended by itself, on ``node`` if it is not ''."""
     is_on_node = not node or end.node in ("", node)
     return end.kind in (EndKind.EXIT, EndKind.SIGNAL) and bool(end.ranks or end.node) and is_on_node
-
-
-def _ended_alike(ended: EndLine, ends: Sequence[EndLine]) -> tuple[tuple[int, ...], str]:
-    """Return the ranks that ended as the ranks of ``ended`` did, and their node if they have only one."""
-    alike = [end for end in ends if (end.kind, end.words) == (ended.kind, ended.words)]
-    nodes = {end.node for end in alike}
-    ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
-    return ranks, ended.node if len(nodes) == 1 else ""
-
-
-def _node_after(order: int, ends: Sequence[EndLine]) -> str:
-    """Return the node whose task ended first after a line; '' if no line names it."""
-    nodes = (end.node for end in ends if end.order > order and end.kind in (EndKind.EXIT, EndKind.SIGNAL))
-    return next(nodes, "")
-
-
-def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError, LogError | None]:
-    """Return the exception that a library's message without a place led to, and that message."""
-    if first.error.frame or first.error.row is None or EXCEPTION_LINE.match(first.error.text):
-        return first, None
-    for log_error in own:
-        is_near = 0 < log_error.order - first.order <= LINES_TO_EXCEPTION
-        if is_near and log_error.error.frame and (log_error.rank == first.rank or first.rank < 0):
-            return log_error, first
-    return first, None
-
-
-def _caller(first: LogError, errors: Sequence[LogError]) -> Error | None:
-    """Return the next error with a line of the user's code, which called the process that failed first."""
-    for log_error in errors:
-        is_of_rank = first.rank < 0 or log_error.rank in (-1, first.rank)
-        if log_error.order > first.order and log_error.error.frame and is_of_rank:
-            return log_error.error
-    return None
-
-
-def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None:
-    """Return the message of a GPU, its driver or a watchdog that explains an error; None without one.
-
-    A kernel's assertion and the driver's report lack the mark of a rank. A watchdog aborts its process.
-    """
-    is_of_gpu = _UNEXPLAINED.search(first.error.text)
-    is_abort = first.error.text.startswith("Fatal Python error: Aborted")
-    for log_error in errors:
-        row = log_error.error.row
-        is_of_other_rank = log_error.rank >= 0 and first.rank not in (-1, log_error.rank)
-        is_of_other_node = first.node != "" and log_error.node not in ("", first.node)
-        if row is None or log_error.error.frame or is_of_other_rank or is_of_other_node:
-            continue
-        is_report = " Assertion `" in log_error.error.text or (row.hardware and "Xid" in log_error.error.text)
-        if (is_of_gpu and is_report) or (is_abort and is_timeout(log_error.error)):
-            return log_error
-    return None
 
 
 def _without_handled(
