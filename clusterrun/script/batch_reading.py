@@ -35,8 +35,8 @@ _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 # Places in which the shell reads a name without a dollar sign, such as an index of an array.
 _ARITHMETIC = re.compile(r"\$\(\(.*?\)\)|\$\{\w+\[[^]@*]+\]|\$\{[\w@*[\]]+:(?![-+?=])[^}]*\}", re.DOTALL)
-# ``set -e``, and ``set +e``.
-_ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)")
+# ``set -e``, ``trap '…; exit 1' ERR``, and ``set +e``.
+_ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)|trap\s.*\bexit\b.*\sERR\b", re.DOTALL)
 _NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")
 SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
 END_IS_REPORTED = "no rank needs it: clusterrun waits for the ranks and reports their end"

@@ -65,7 +65,7 @@ _NUMBER = re.compile(r"(?:^|:)(\d+)$", re.ASCII)
 # Launchers whose processes have no GPU unless an option requests it.
 _OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun", "ibrun")
 # The difference to ``--gpus-per-task``.
-SEES_ALL_GPUS = "each rank sees all GPUs of its node: it takes its own by LOCAL_RANK"
+SEES_ALL_GPUS = "each rank sees all GPUs of its node: it takes its share by LOCAL_RANK"
 _SEES_ONE_PROCESS = (
     "a program that calls MPI (mpi4py, Horovod) sees one process, and trains alone in each rank: let it read "
     "RANK, or keep sbatch for it"
@@ -192,7 +192,7 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
         if ASSIGNMENT.match(word) and not wrapper:
             variable, _, value = word.partition("=")
             environment.append((variable, value))
-        elif word in ("-u", "--unset") and arguments[0] == "env":
+        elif word in ("-u", "--unset") and "env" in arguments[:place]:
             place += 1
             unset += [("setup", f"unset {variable}") for variable in arguments[place : place + 1]]
         elif name in WRAPPERS:

@@ -96,7 +96,7 @@ def _read(scope: Scope) -> Reading:
             first, second = training.training.launch.command, candidate.training.launch.command
             evaluates = _TRAINS.search(" ".join(first[:2])) and not _TRAINS.search(" ".join(second[:2]))
             is_beside = _is_in_background(candidate) and not _is_in_background(training)
-            if evaluates or is_beside or _follows(scope, training.statement, candidate.statement):
+            if evaluates or is_beside or _follows(scope, training, candidate.statement):
                 continue
         if kind >= best_kind and not (is_one_task and best_kind is TrainingKind.LAUNCHED):
             training = candidate
@@ -225,11 +225,11 @@ def _is_in_background(candidate: Candidate) -> bool:
     return candidate.statement.in_background or is_inner
 
 
-def _follows(scope: Scope, first: Statement, second: Statement) -> bool:
-    """Return whether ``second`` runs at the end of ``first``: ``wait`` or ``$?`` is between."""
-    statements = scope.source.statements
+def _follows(scope: Scope, training: Candidate, second: Statement) -> bool:
+    """Return whether ``second`` runs at the end of ``training``: ``wait`` or ``$?`` is between."""
+    statements, first = scope.source.statements, training.statement
     between = statements[statements.index(first) + 1 : statements.index(second)]
-    if first is not second and first.in_background:
+    if first is not second and _is_in_background(training):
         return any(statement.waits for statement in between)
     if first is second:  # ``srun python train.py || srun python train.py --resume``
         return "||" in first.text

@@ -25,7 +25,9 @@ _SPECIAL = "*?[~{<>"
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=", re.ASCII)
 # A variable that arithmetic sets: ``A = 1``, ``A += 1``, ``A++``.
-_COUNTED = re.compile(r"\b([A-Za-z_]\w*)(?:\s*[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)", re.ASCII)
+_COUNTED = re.compile(
+    r"\b([A-Za-z_]\w*)(?:\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)", re.ASCII
+)
 # A command whose output, or a process whose number or result, is part of a value; ``$((`` is arithmetic.
 _COMMAND = re.compile(r"\$\((?!\()|`|\$[!?]")
 # An expansion that remains in a value. The shell does not split inside it, and its text names no files.
@@ -61,6 +63,8 @@ _OPEN_WORD = re.compile(r"[\w${}/.:=,@%+-]+", re.ASCII)
 _ARGUMENT = re.compile(r"\$\{?[1-9#@*]")
 # The value of a sweep.
 _SWEPT = re.compile(r"\{[A-Za-z_]\w*\}", re.ASCII)
+# ``declare -i`` takes a value for arithmetic; ``-l`` and ``-u`` change its letters.
+_CONVERTS = re.compile(r"(?:declare|typeset|local|export|readonly)\s+-\w*[ilu]")
 _EXPORT = re.compile(r"(?:export|(?:declare|typeset) -x)\s", re.ASCII)
 # A file of shell code that the script reads.
 SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
@@ -270,6 +274,8 @@ class ShellSource:
         # The place of the last assignment of each variable. A value that reads it before changes with it.
         self._last_set = self._places_of_last_set(root)
         self.environment: dict[str, str] = dict(environment or {})
+        # The variables whose values the shell converts when it assigns them.
+        self._converted: set[str] = set()
         self._sourced = sourced or {}
         # The blocks that conditions exclude, and what is behind the end of the script.
         self.skipped: list[Skipped] = []
@@ -460,6 +466,8 @@ class ShellSource:
             for name in sets:
                 self.environment.pop(name, None)
         else:
+            if _CONVERTS.match(self._text(node)):
+                self._converted |= sets
             assignments = [part for part in inner if part.type == "variable_assignment"]
             for assignment in assignments:
                 name, value = self._assigned(assignment)
@@ -528,7 +536,7 @@ class ShellSource:
         is_known = (
             value is not None
             and name.isidentifier()
-            and name not in _CHANGING
+            and name not in (*_CHANGING, *self._converted)
             and not self._changes(value, node)
         )
         return name, value if is_known else None
@@ -667,7 +675,7 @@ class ShellSource:
 
     def _names_set_by(self, nodes: list[Node]) -> Iterator[str]:
         for node in nodes:
-            if node.type in ("command", "compound_statement"):
+            if node.type in ("command", "compound_statement", "arithmetic_expansion"):
                 yield from _names_set_by(self._text(node))
 
     def _substitutes(self, nodes: list[Node]) -> Iterator[str]:
@@ -928,7 +936,7 @@ def _reads(value: Constant, names: frozenset[str]) -> bool:
 
 
 def _names_set_by(text: str) -> Iterator[str]:
-    """Yield the variables that a command sets by its words: ``read A B``, ``printf -v A``, ``((A += 1))``."""
+    """Yield the variables that a command sets by its words: ``read A B``, ``printf -v A``, ``$((A++))``."""
     text = re.sub(r"^(?:\s*\w+=\S*)+\s+", "", text)  # ``IFS=, read A``
     name, _, rest = text.partition(" ")
     if name in ("read", "mapfile", "readarray"):
@@ -939,7 +947,7 @@ def _names_set_by(text: str) -> Iterator[str]:
         yield from ("OPTARG", *rest.split()[-1:])
     elif name == "printf" and (match := re.match(r"-v\s*(\w+)", rest)):
         yield match[1]
-    elif name == "let" or text.startswith("(("):
+    elif name == "let" or text.startswith(("((", "$((")):
         yield from (first or second for first, second in _COUNTED.findall(text))
 
 

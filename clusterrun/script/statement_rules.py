@@ -183,7 +183,8 @@ class Facts:
     def only_prints(self) -> bool:
         names = {command.program for command in self.statement.commands if command.names}
         is_print = self.statement.is_plain and self.name in PRINTS and names <= {*PRINTS, *FILTERS}
-        return is_print and not self.writes and not self.statement.sets and self.statement.only_reads
+        changes = self.statement.sets or _SETS_GPUS.match(self.statement.text)
+        return is_print and not (self.writes or changes) and self.statement.only_reads
 
 
 @frozen
@@ -208,6 +209,8 @@ _INHERITED = re.compile(
 )
 # It reads the result of the statement before it: nothing of its own runs in front.
 READS_RESULT = re.compile(r"(?!\w+\s*\(\)|function\b)(?:(?!\|\||&&|[;\n])[^#])*(?:\$\?|\bPIPESTATUS\b)")
+# ``nvidia-smi -pm 1`` changes the GPUs.
+_SETS_GPUS = re.compile(r"nvidia-smi\s.*?--?(?:pm|persist\w+-mode|c|compute-mode|r?ac|[lr]gc|pl|gom|mig|e)\b")
 _OPENS = re.compile(r"exec\s+\{")
 _EXPORTS = re.compile(r"\b(?:export|declare|typeset|readonly|local)\b")
 ALLEXPORT = re.compile(r"set\s+([-+])(?:a\b|o\s+allexport)")
@@ -225,7 +228,8 @@ RULES = (
     Rule(
         lambda facts: facts.requeues,
         PartOutcome.OPTION,
-        "--requeue in the line queues the run again unless all ranks exit 0, and restarts failed ranks",
+        "--requeue in the line queues the run again unless all ranks exit 0, --max-time-limits N times at "
+        "most, and restarts failed ranks",
     ),
     Rule(
         lambda facts: (
@@ -320,11 +324,11 @@ RULES = (
     Rule(
         lambda facts: (
             facts.name == "cd"
-            and facts.argument.strip('"${}') == "SLURM_SUBMIT_DIR"
+            and facts.argument.strip('"${}') in ("SLURM_SUBMIT_DIR", "PWD")
             and not facts.is_in_other_folder
         ),
         _NEEDLESS,
-        "ranks start where submit is called",
+        "ranks start in that folder",
     ),
     Rule(lambda facts: facts.name == "shift", _NEEDLESS, "the arguments after it are in the line"),
     Rule(

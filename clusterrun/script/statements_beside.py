@@ -291,7 +291,10 @@ def _remark(scope: Scope, statement: Statement, of_training: Reading, programs: 
     for step in steps if has_more_tasks else ():
         if step and step.program == "srun" and not (step.per_node or step.total or step.open_sizes):
             return "this srun starts one task on each node: say how many with --ntasks"
-    if counts := ", ".join(_counts_read(scope, statement)):
+    is_function = statement.kind == "function_definition"
+    # The ranks run a function that COMMAND calls.
+    is_of_ranks = is_function and calls("\n".join(of_training.command), statement)
+    if not is_of_ranks and (counts := ", ".join(_counts_read(scope, statement))):
         return f"{counts} may have another value: the job has one task per node"
     if of_training.sweeps and not is_repeatable(statement):
         return "each run of the loop repeats it"
@@ -302,7 +305,7 @@ def _remark(scope: Scope, statement: Statement, of_training: Reading, programs: 
     if names := _values_before(scope, statement):
         return f"convert does not read it: if it changes {', '.join(names)}, the line has the values before"
     is_program = any(statement.line == program.line for program in programs)
-    if is_program and statement.kind != "function_definition":
+    if is_program and not is_function:
         time = "beside" if statement.in_background else "before"
         return f"it runs once, {time} the ranks: clusterrun watches and restarts only the ranks"
     return ""

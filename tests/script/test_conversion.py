@@ -265,6 +265,7 @@ def test_a_shell_script_that_srun_starts_is_the_command_if_nothing_trains() -> N
         ("for lr in 0.1 1; do python t.py $lr; done", "--set lr=0.1,1 --at-most 1 t.py '{lr}'"),
         ("for i in {1..3}; do srun python t.py $i; done", "--set i=1,2,3 --at-most 1 t.py '{i}'"),
         ("for i in 1 2; do srun python t.py $i & done\nwait", "--set i=1,2 t.py '{i}'"),
+        ("for i in 1 2; do python t.py $i & done\nwait\npython join.py", "--set i=1,2 t.py '{i}'"),
         (
             "#SBATCH --gres=gpu:a100:2\nfor i in 0 1; do CUDA_VISIBLE_DEVICES=$i python t.py $i & done\nwait",
             "--gpus a100:1 --set i=0,1 t.py '{i}'",
@@ -459,6 +460,7 @@ def test_the_file_of_the_output_is_named(line: str) -> None:
         "set -e\nf() { false; echo on; }\nf a\npython t.py",
         "set -e\nfor c in a b; do\n mkdir /proc/x\n python t.py $c\ndone",
         "set -e\nf() { mkdir /proc/x; python t.py; }\nf",
+        "trap 'echo failed\nexit 1' ERR\nmkdir /proc/x\npython t.py",
     ],
 )
 def test_an_error_before_the_command_ends_the_run_of_a_script_with_errexit(lines: str) -> None:
@@ -892,6 +894,12 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
             "--setup './info > f || :' /usr/bin/env A=1 python t.py",
         ),
         ('A="\n  $X \\\n  $Y"\npython t.py $A', "bash -c 'exec python t.py $X $Y'"),
+        (
+            "time env -u A $(which torchrun) --nproc_per_node 2 t.py || R=$?",
+            "--gpus 2 --setup 'unset A' t.py",
+        ),
+        ("nvidia-smi -L\nnvidia-smi -pm 1\npython t.py", "--setup 'nvidia-smi -pm 1 || :' t.py"),
+        ("cd $PWD\npython t.py", "t.py"),
         (
             "#SBATCH --gres=gpu:8\nsrun -N1 -n 2 python t.py",
             "--ranks-per-node 2 --sbatch gres=gpu:8 t.py",
@@ -1522,6 +1530,18 @@ def test_set_u_counts_in_a_group() -> None:
             "submit --setup 'export A=1' --setup 'unset A || :' --setup 'read A < l || :' --setup 'export A' "
             "bash -c 'exec python t.py $A'",
         ),
+        (
+            "A=1\nB=$((A++))\npython t.py $A",
+            "submit --setup 'export A=1' --setup 'export B=$((A++))' bash -c 'exec python t.py $A'",
+        ),
+        (
+            "A=1\n: $((A <<= 2))\npython t.py $A",
+            "submit --setup 'export A=1' --setup ': $((A <<= 2)) || :' bash -c 'exec python t.py $A'",
+        ),
+        (
+            "declare -i A=1+2\nA=2*2\npython t.py $A",
+            "submit --setup 'declare -i A=1+2' --setup 'export A=2*2' bash -c 'exec python t.py $A'",
+        ),
     ],
 )
 def test_values_are_those_of_their_place(lines: str, line: str) -> None:
@@ -1885,6 +1905,11 @@ def test_a_script_that_prints_versions_starts_no_program() -> None:
 
 def test_an_open_command_runs_once_beside_several_gpus() -> None:
     assert ("per-node", "") in converted("#SBATCH --gres=gpu:8\nserve a &").options
+
+
+def test_a_function_that_the_ranks_run_sees_the_values_of_ranks() -> None:
+    lines = "f() { python t.py $SLURM_PROCID; }\nexport -f f\nsrun -n2 bash -c 'f x'"
+    assert "SLURM_PROCID" not in reasons_of(lines, 2)
 
 
 def test_a_function_that_starts_an_open_program_is_named() -> None:
