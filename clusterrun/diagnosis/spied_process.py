@@ -56,6 +56,15 @@ _COUNTERS = re.compile(
 
 
 @frozen
+class SpiedFrame:
+    """A frame of the script, with its variables that are numbers or texts, and its ``self`` as text."""
+
+    frame: str
+    values: tuple[tuple[str, str | int], ...] = ()
+    owner: str = ""
+
+
+@frozen
 class SpiedProcess:
     """The stacks of a process and the calls of its main thread, or of the thread that trains in its place."""
 
@@ -77,18 +86,11 @@ class SpiedProcess:
     # the lock file of a torch extension's build, which the main thread waits for; '' if it does not
     lock: str = ""
     connects: str = ""  # ``HOST:PORT`` of the connection that the thread waits for; '' if it waits for none
-    # numbers and texts among the variables of the user's frames, innermost first
-    variables: tuple[tuple[tuple[str, str | int], ...], ...] = ()
-    selves: tuple[str, ...] = ()  # the ``self`` of each of these frames as text; '' without one
+    script: tuple[SpiedFrame, ...] = ()  # the frames of the script, innermost first
     errors: tuple[tuple[str, str], ...] = ()  # a frame, and the kind of an error that a variable of it holds
     # the library function that the script called, and the place of the process group among its arguments; -1:
     # it takes none
     takes_group: tuple[str, int] = ("", -1)
-
-    @property
-    def values(self) -> dict[str, str | int]:
-        """Return the plain variables of the user's innermost frame."""
-        return dict(next(iter(self.variables), ()))
 
 
 def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> SpiedProcess:
@@ -130,13 +132,21 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
             rank=_rank(frames),
             lock=_lock(frames) if polls_for_lock_file(stack) else "",
             connects=_connects(frames),
-            variables=tuple(map(_plain, _values_of_script(frames))),
-            selves=tuple(values.get("self", "") for values in _values_of_script(frames)),
+            script=_script(frames),
             errors=_errors(frames),
             takes_group=_takes_group(frames),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return SpiedProcess()
+
+
+def _script(frames: Sequence[Mapping[str, Any]]) -> tuple[SpiedFrame, ...]:
+    script = []
+    for frame in frames:
+        text, values = _stack([frame])[0], _local_values(frame)
+        if not is_library(text):
+            script.append(SpiedFrame(text, _plain(values), values.get("self", "")))
+    return tuple(script[:MOST_FRAMES])
 
 
 def _plain(local_values: Mapping[str, str]) -> tuple[tuple[str, str | int], ...]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from clusterrun.diagnosis.evidence import MainCall, PostedOp
-from clusterrun.monitor.script_lines import assignments
-from clusterrun.monitor.script_stack import ScriptFrame, ScriptStack
+from clusterrun.monitor.script_lines import ScriptFrame, assignments
+from clusterrun.monitor.script_stack import ScriptStack
 from clusterrun.rank_hooks.clusterrun_script_source import name_of
 
 # The methods of mpi4py that wait for other ranks. Methods for objects and for buffers differ in case.

@@ -6,7 +6,8 @@ import ast
 import re
 
 from clusterrun.diagnosis.evidence import MainCall, PostedOp
-from clusterrun.monitor.script_stack import ScriptFrame, ScriptStack
+from clusterrun.monitor.script_lines import ScriptFrame
+from clusterrun.monitor.script_stack import ScriptStack
 from clusterrun.rank_hooks.clusterrun_script_source import name_of
 
 _HALVES = {"isend": "send", "irecv": "recv"}

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from clusterrun.diagnosis.evidence import MainCall
 from clusterrun.diagnosis.spied_process import SpiedProcess
-from clusterrun.diagnosis.stacks import function_of, is_library, line_of
+from clusterrun.diagnosis.stacks import function_of, line_of
+from clusterrun.model.frozen import Any, frozen
 from clusterrun.rank_hooks.clusterrun_script_source import (
     FUNCTIONS,
     LOOPS,
@@ -36,6 +37,46 @@ _OF_ONE_RANK = re.compile(
     r"|[\w.]*(?:rank|process_index)(?:\(\))? (?:== [\w.]+|in [\[(]-1, 0[\])])"
     r"|[\w.]*is_(?:main_process|global_zero|rank_zero|world_process_zero|main|master)(?:\(\))?)"
 )
+
+
+# The functions that Python 3.11 and older make of comprehensions.
+_IN_LINE = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+
+
+@frozen
+class ScriptFrame:
+    """A frame of the script: the tree of its file, its plain variables, and its ``self`` as text."""
+
+    frame: str
+    tree: ast.Module
+    values: Mapping[str, object]
+    owner: str = ""
+
+    @property
+    def file(self) -> str:
+        return line_of(self.frame).rpartition(":")[0]
+
+    @property
+    def number(self) -> int:
+        """Return its line."""
+        return line_number(self.frame)
+
+    @property
+    def nodes(self) -> list[Any]:
+        """Return the nodes of its function, outer ones first."""
+        return [node for node, _ in own_nodes(scope_around(self.tree, self.number))]
+
+
+def script_frames(pid: int, spied: SpiedProcess) -> list[ScriptFrame]:
+    """Return the frames of the script in process ``pid``, innermost first."""
+    frames: list[ScriptFrame] = []
+    inner: dict[str, object] = {}
+    for spied_frame in spied.script:
+        frame, inner = spied_frame.frame, {**dict(spied_frame.values), **inner}
+        if function_of(frame) not in _IN_LINE:
+            frames.append(ScriptFrame(frame, parsed(pid, frame), inner, spied_frame.owner))
+            inner = {}
+    return frames
 
 
 def parsed(pid: int, frame: str) -> ast.Module:
@@ -69,27 +110,26 @@ def scope_around(tree: ast.Module, number: int) -> ast.AST:
     return scope
 
 
-def loop_around(tree: ast.Module, frame: str, values: Mapping[str, object]) -> str:
-    """Return the condition of the ``while`` around the line of ``frame``, and the values of its variables.
+def loop_around(frame: ScriptFrame) -> str:
+    """Return the condition of the ``while`` around the line of a frame, and the values of its variables.
 
-    It is '' if the innermost loop has none. ``values`` are the frame's variables.
+    It is '' if the innermost loop has none.
     """
-    condition = stays_while(_innermost_loop(tree, frame))
+    condition, values = stays_while(_innermost_loop(frame)), frame.values
     names = re.findall(r"(?<![.\w])[A-Za-z_]\w*", condition)
     assignments = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(names) if name in values)
     return f"{condition} ({assignments[:MOST_OF_A_KEY]})" if assignments else condition
 
 
-def _innermost_loop(tree: ast.Module, frame: str) -> ast.stmt | None:
-    number = line_number(frame)
-    nodes = [node for node, _ in own_nodes(scope_around(tree, number)) if isinstance(node, LOOPS)]
-    loops = [node for node in nodes if node.lineno <= number <= (node.end_lineno or 0)]
+def _innermost_loop(frame: ScriptFrame) -> ast.stmt | None:
+    nodes = [node for node in frame.nodes if isinstance(node, LOOPS)]
+    loops = [node for node in nodes if node.lineno <= frame.number <= (node.end_lineno or 0)]
     return max(loops, key=lambda loop: loop.lineno, default=None)
 
 
-def asks_store(tree: ast.Module, frame: str) -> bool:
+def asks_store(frame: ScriptFrame) -> bool:
     """Return whether the innermost loop around a frame asks a store of torch for what other ranks set."""
-    loop = _innermost_loop(tree, frame)
+    loop = _innermost_loop(frame)
     calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)] if loop else []
     functions = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
     return any(
@@ -98,19 +138,17 @@ def asks_store(tree: ast.Module, frame: str) -> bool:
     )
 
 
-def position(pid: int, spied: SpiedProcess) -> tuple[str, ...]:
+def position(frames: Sequence[ScriptFrame]) -> tuple[str, ...]:
     """Return where the main thread is in the script (``PythonStacks.position``)."""
     steps = []
-    scripts = [frame for frame in spied.main if not is_library(frame)]
-    for frame, values in reversed([*zip(scripts, spied.variables)]):
-        path, _, number = line_of(frame).rpartition(":")
-        steps += [f"in {path} {function_of(frame)}", *_steps(parsed(pid, frame), int(number), dict(values))]
+    for frame in reversed(frames):
+        steps += [f"in {frame.file} {function_of(frame.frame)}", *_steps(frame)]
     return tuple(steps)
 
 
-def _steps(tree: ast.Module, number: int, values: Mapping[str, object]) -> list[str]:
-    steps = []
-    for node, _ in own_nodes(scope_around(tree, number)):  # outer statements come first
+def _steps(frame: ScriptFrame) -> list[str]:
+    steps, number = [], frame.number
+    for node in frame.nodes:
         if not getattr(node, "lineno", number + 1) <= number <= (node.end_lineno or 0):
             continue
         if isinstance(node, ast.stmt):
@@ -122,7 +160,7 @@ def _steps(tree: ast.Module, number: int, values: Mapping[str, object]) -> list[
             is_counted = isinstance(node, ast.For) and _COUNTS.match(ast.unparse(node.iter))
             target = ast.walk(node.target) if isinstance(node, ast.For) and is_counted else ()
             counters = [part.id for part in target if isinstance(part, ast.Name)]
-            steps.append(f"turn {values.get(counters[0], '?') if counters else '?'}")
+            steps.append(f"turn {frame.values.get(counters[0], '?') if counters else '?'}")
         elif isinstance(node, _BRANCHES) and not is_in_head:
             orelse = getattr(node, "orelse", None)
             is_else = bool(orelse) and isinstance(orelse, list) and number >= orelse[0].lineno
@@ -130,9 +168,8 @@ def _steps(tree: ast.Module, number: int, values: Mapping[str, object]) -> list[
     return steps
 
 
-def calls_in_line(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:
-    """Return the calls in the line of a frame, with the names of their functions."""
-    number = line_number(frame)
+def calls_in_line(tree: ast.Module, number: int) -> list[tuple[str, ast.Call]]:
+    """Return the calls in a line, with the names of their functions."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     return [
         (ast.unparse(call.func).rpartition(".")[2], call)
@@ -141,39 +178,35 @@ def calls_in_line(tree: ast.Module, frame: str) -> list[tuple[str, ast.Call]]:
     ]
 
 
-def own_lock_holder(pid: int, spied: SpiedProcess) -> str:
+def own_lock_holder(frames: Sequence[ScriptFrame]) -> str:
     """Return the frame that holds the lock for which the ``with`` of the innermost frame waits; '' for none.
 
     A signal handler may interrupt a thread that has the lock.
     """
-    scripts = [frame for frame in spied.main if not is_library(frame)]
-    tree, wanted, file = ast.Module([], []), "", ""
-    for depth, (frame, owner) in enumerate(zip(scripts, spied.selves)):
-        path, _, number = line_of(frame).rpartition(":")
-        if not depth and frame == spied.main[0]:
-            tree, file = parsed(pid, frame), path
-        if path != file:
+    inner, wanted = frames[0], ""
+    for frame in frames:
+        if frame.file != inner.file:
             continue
-        for node, _ in own_nodes(scope_around(tree, int(number))):
+        for node in frame.nodes:
             if not isinstance(node, ast.With) or len(node.items) > 1:
                 continue
             lock = ast.unparse(node.items[0].context_expr)
-            is_same = len(assignments(tree).get(lock, ())) == 1
+            is_same = len(assignments(inner.tree).get(lock, ())) == 1
             if lock.startswith("self."):
-                is_same = " at 0x" in owner and owner == spied.selves[0]
-            if not depth and node.lineno == int(number):
+                is_same = " at 0x" in frame.owner and frame.owner == inner.owner
+            if frame is inner and node.lineno == frame.number:
                 wanted = lock
-            elif lock == wanted and is_same and node.body[0].lineno <= int(number) <= (node.end_lineno or 0):
-                return frame
+            elif lock == wanted and is_same and node.body[0].lineno <= frame.number <= (node.end_lineno or 0):
+                return frame.frame
     return ""
 
 
-def group_argument(tree: ast.Module, frame: str, function: str, place: int) -> str | None:
+def group_argument(frame: ScriptFrame, function: str, place: int) -> str | None:
     """Return the source of the process group that a frame passes to ``function`` as argument ``place``.
 
     It is '' if the frame passes none, and None if that is unknown.
     """
-    calls = [call for name, call in calls_in_line(tree, frame) if name == function]
+    calls = [call for name, call in calls_in_line(frame.tree, frame.number) if name == function]
     if len(calls) != 1 or any(isinstance(argument, ast.Starred) for argument in calls[0].args):
         return None
     groups = calls[0].args[place : place + 1]
@@ -184,24 +217,24 @@ def group_argument(tree: ast.Module, frame: str, function: str, place: int) -> s
     return ast.unparse(groups[0])[:MOST_OF_A_KEY] if groups else ""
 
 
-def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> MainCall:
-    """Return the wait for a store's key in the line of ``frame``, and the lines of the file that set keys.
+def store_call(frame: ScriptFrame) -> MainCall:
+    """Return the wait for a store's key in the line of a frame, and the lines of the file that set keys.
 
-    ``values`` are the frame's variables. Keys that need other variables have their source only.
+    Keys that need variables which the frame does not show have their source only.
     """
-    path, ways = line_of(frame).rpartition(":")[0], [way.strip(".(") for way in STORE_WAITS]
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    ways = [way.strip(".(") for way in STORE_WAITS]
+    calls = [node for node in ast.walk(frame.tree) if isinstance(node, ast.Call) and node.args]
     owned = [(node, node.func) for node in calls if isinstance(node.func, ast.Attribute)]
-    in_line = [call for _, call in calls_in_line(tree, frame)]
+    in_line = [call for _, call in calls_in_line(frame.tree, frame.number)]
     waits = [(node, owner) for node, owner in owned if owner.attr in ways and node in in_line]
     if len(waits) != 1:
         return MainCall()
     ((wait, function),) = waits
-    store, keys = ast.unparse(function.value), texts_of(wait.args[0], values)
+    store, keys = ast.unparse(function.value), texts_of(wait.args[0], frame.values)
     # The name of a variable would read as the key.
     source = "" if isinstance(wait.args[0], ast.Name) else ast.unparse(wait.args[0])
     sets = (
-        f"{path}:{node.lineno}\t{ast.unparse(node.args[0])[:MOST_OF_A_KEY]}"
+        f"{frame.file}:{node.lineno}\t{ast.unparse(node.args[0])[:MOST_OF_A_KEY]}"
         for node, setter in owned
         if setter.attr in STORE_SETS and ast.unparse(setter.value) == store
     )
@@ -213,19 +246,19 @@ def store_call(tree: ast.Module, frame: str, values: Mapping[str, object]) -> Ma
     )
 
 
-def open_block(pid: int, spied: SpiedProcess, meets_all: bool) -> str:
+def open_block(spied: SpiedProcess, frames: Sequence[ScriptFrame], meets_all: bool) -> str:
     """Return ``FRAME: BLOCK`` of the innermost block that other ranks may not have entered; '' for none.
 
     An error may have led to it. If the rank waits in a call that ``meets_all``, a condition on its number may
     have. A look cannot read the error itself. A variable of the block's frame may hold it.
     """
-    errors = dict(spied.errors)
+    errors, script = dict(spied.errors), {frame.frame: frame for frame in frames}
     for frame in spied.main:
         if function_of(frame) in _EXITS and frame in errors:
             return f"{frame}: {function_of(frame)} after {errors[frame]}"
-        if is_library(frame):
+        if frame not in script:
             continue
-        block = block_around(parsed(pid, frame), line_number(frame), meets_all)
+        block = block_around(script[frame].tree, script[frame].number, meets_all)
         if block != "finally" and frame in errors:  # in that block, or in a function that a handler called
             block = f"except {errors[frame]}"
         if block:

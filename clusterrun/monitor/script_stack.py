@@ -8,15 +8,12 @@ conditions: a request is unknown if several calls or an expression of another ki
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from clusterrun.diagnosis.spied_process import SpiedProcess
-from clusterrun.diagnosis.stacks import function_of, is_library
-from clusterrun.model.frozen import Any, frozen
-from clusterrun.monitor.script_lines import assignments, line_number, parsed, scope_around
+from clusterrun.model.frozen import Any
+from clusterrun.monitor.script_lines import ScriptFrame, assignments, scope_around
 from clusterrun.rank_hooks.clusterrun_script_source import FUNCTIONS, LOOPS, evaluate, name_of, own_nodes
 
 _BEGINS = re.compile(r"(?i)i[sbr]?send|irecv|p2pop")
@@ -25,34 +22,10 @@ _PASSES = ("batch_isend_irecv", "enumerate", "list", "reversed")
 _ADDS = ("append", "appendleft", "extend", "insert")
 _READS = (*_PASSES, *_ADDS, "len", "print")
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
-# The functions that Python 3.11 and older make of comprehensions.
-_IN_LINE = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 
 
 class _UnknownError(Exception):
     """The source does not show which requests an expression holds."""
-
-
-@frozen
-class ScriptFrame:
-    """A frame of the script: the tree of its file, its line, and the plain variables that it shows."""
-
-    tree: ast.Module
-    number: int
-    values: Mapping[str, object]
-
-
-def script_frames(pid: int, spied: SpiedProcess) -> list[ScriptFrame]:
-    """Return the frames of the script in process ``pid``, innermost first."""
-    frames: list[ScriptFrame] = []
-    inner: dict[str, object] = {}
-    scripts = [frame for frame in spied.main if not is_library(frame)]
-    for frame, values in zip(scripts, itertools.chain(spied.variables, itertools.repeat(()))):
-        inner = {**dict(values), **inner}
-        if function_of(frame) not in _IN_LINE:
-            frames.append(ScriptFrame(parsed(pid, frame), line_number(frame), inner))
-            inner = {}
-    return frames
 
 
 class ScriptStack:

@@ -13,7 +13,6 @@ from clusterrun import proc
 from clusterrun.diagnosis.evidence import MainCall, ProcessSample, PythonStacks, RankSnapshot, ThreadWait
 from clusterrun.diagnosis.job_looks import SeenRank
 from clusterrun.diagnosis.kernel_waits import KernelWait, kernel_wait
-from clusterrun.diagnosis.spied_process import SpiedProcess
 from clusterrun.diagnosis.stacks import (
     SOME_WAIT,
     SOME_WAITS,
@@ -38,17 +37,19 @@ from clusterrun.monitor.process_sample import awaited_peer, polled_lock, read_sa
 from clusterrun.monitor.rank_look import RankLook, kernel_time
 from clusterrun.monitor.request_lines import awaited_request
 from clusterrun.monitor.script_lines import (
+    ScriptFrame,
     asks_store,
     calls_in_line,
     group_argument,
+    line_number,
     loop_around,
     open_block,
     own_lock_holder,
     parsed,
     position,
+    script_frames,
     store_call,
 )
-from clusterrun.monitor.script_stack import script_frames
 from clusterrun.monitor.stack_reader import MOST_SPIES, StackReader, loads
 from clusterrun.rank_hooks.clusterrun_witness import THREAD_WAITS
 
@@ -66,47 +67,41 @@ def seen_rank(
     if not after.state or not (stacks.main or proc.find_alive(pid)):
         return SeenRank(name, RankSnapshot(name.rank, node, ProcessSample(pid, "")))
     place, call, loop = location(stacks.main, stacks.native), stacks.call, ""
-    tree = ast.Module([], [])
-    if place.frame and place.doing in (Doing.USER, Doing.COLLECTIVE):
-        tree = within_limit(lambda: parsed(pid, place.frame), tree)
+    frames = within_limit(lambda: script_frames(pid, look.last), [])
+    is_in_script = bool(frames) and place.frame in stacks.main[:1]
     may_be_in_mpi = place.doing is Doing.USER or place.operation.startswith("MPI_")
-    if may_be_in_mpi and place.frame == stacks.main[0] and loads(pid, b"/mpi4py/"):
-        native, call = within_limit(
-            lambda: mpi_call(script_frames(pid, stacks), name.rank, name.size), ((), call)
-        )
+    if is_in_script and may_be_in_mpi and loads(pid, b"/mpi4py/"):
+        native, call = within_limit(lambda: mpi_call(frames, name.rank, name.size), ((), call))
         stacks = replace(stacks, native=stacks.native or native)
         place = location(stacks.main, stacks.native)
-    elif place.frame in stacks.main[:1] and (place.doing is Doing.USER or place.operation in SOME_WAITS):
+    elif is_in_script and (place.doing is Doing.USER or place.operation in SOME_WAITS):
         half = place.operation if place.operation != SOME_WAIT else ""
-        awaited = within_limit(
-            lambda: awaited_request(script_frames(pid, stacks), name.rank, name.size, half), call
-        )
+        awaited = within_limit(lambda: awaited_request(frames, name.rank, name.size, half), call)
         if awaited.name:
             function = f"c10d::Work::wait{awaited.function.capitalize()}"
             stacks = replace(stacks, native=(function, *stacks.native))
             place, call = location(stacks.main, stacks.native), awaited
-    if place.frame and place.doing is Doing.USER:
-        loop = loop_around(tree, place.frame, stacks.values)
-        if loop and asks_store(tree, place.frame):
+    if frames and place.doing is Doing.USER:
+        loop = loop_around(frames[0])
+        if loop and asks_store(frames[0]):
             stacks = replace(stacks, native=("c10d::Store::check", *stacks.native))
             call = MainCall(name="store")
             place = location(stacks.main, stacks.native)
-    elif place.frame and place.operation == STORE_WAIT:
-        call = store_call(tree, place.frame, stacks.values)
-    elif stacks.takes_group[0]:
-        group = group_argument(tree, place.frame, *stacks.takes_group)
+    elif frames and place.operation == STORE_WAIT:
+        call = store_call(frames[0])
+    elif frames and stacks.takes_group[0]:
+        group = group_argument(frames[0], *stacks.takes_group)
         call = replace(call, group=group or "", is_of_all=call.is_of_all or group == "")
     request = stacks.request
     if place.doing is Doing.RENDEZVOUS and not request.store and name.address:
         request = replace(request, store=name.address)
-    block, steps = "", ()
+    block = ""
     if place.doing in TOGETHER:
-        steps = within_limit(lambda: position(pid, stacks), steps)
         # A wait in the script's own line may be for a message of one other rank.
         may_meet_all = place.frame != stacks.main[0] or call.is_of_all
         is_half = place.operation != SOME_WAIT and _BETWEEN_TWO.search(place.operation)
         meets_all = may_meet_all and not is_half
-        block = within_limit(lambda: open_block(pid, stacks, meets_all), "")
+        block = open_block(stacks, frames, meets_all)
     snapshot = RankSnapshot(
         rank=name.rank,
         node=node,
@@ -115,11 +110,11 @@ def seen_rank(
             main=stacks.main,
             source="py-spy" if stacks.main else "",
             threads=tuple(_without_chance(thread, look) for thread in stacks.threads),
-            waits=_waits(look, stacks, place, tcp),
+            waits=_waits(look, place, frames, tcp),
             native=stacks.native,
             block=block,
             loop=loop,
-            position=steps,
+            position=position(frames) if place.doing in TOGETHER else (),
         ),
         call=call,
         request=request,
@@ -183,7 +178,7 @@ def _sleeps_in_native_code(look: RankLook) -> bool:
     if not frame or kernel_wait(look.after.waits_in) is not KernelWait.SLEEP:
         return False
     tree = within_limit(lambda: parsed(look.pid, frame), ast.Module([], []))
-    calls = [name for name, _ in calls_in_line(tree, frame)]
+    calls = [name for name, _ in calls_in_line(tree, line_number(frame))]
     return bool(calls) and "sleep" not in calls
 
 
@@ -204,9 +199,10 @@ def _stacks_of_workers(
 
 
 def _waits(
-    look: RankLook, stacks: SpiedProcess, place: StackLocation, tcp: proc.TcpTables
+    look: RankLook, place: StackLocation, frames: Sequence[ScriptFrame], tcp: proc.TcpTables
 ) -> tuple[ThreadWait, ...]:
     """Return what the thread that trains waits for outside collectives; () if that is unknown."""
+    stacks = look.last
     if stacks.connects:
         return (ThreadWait("connect", place.frame, stacks.connects),)
     if place.doing is not Doing.USER:
@@ -217,8 +213,9 @@ def _waits(
     peer = awaited_peer(thread, tcp)
     if peer:
         return (ThreadWait("read", place.frame, peer),)
-    if look.is_still and look.after.waits_in.startswith("futex"):
-        holder = within_limit(lambda: own_lock_holder(look.pid, stacks), "")
+    is_in_script = bool(frames) and place.frame == stacks.main[0]
+    if is_in_script and look.is_still and look.after.waits_in.startswith("futex"):
+        holder = own_lock_holder(frames)
         if holder:
             return (ThreadWait("lock", place.frame, holder, number=0),)
     kind = ""

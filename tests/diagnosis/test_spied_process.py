@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterrun.diagnosis.evidence import GroupRequest, MainCall
-from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
+from clusterrun.diagnosis.spied_process import SpiedFrame, SpiedProcess, read_spied
 from clusterrun.diagnosis.stacks import (
     BACKWARD,
     GPU_WAIT,
@@ -87,8 +87,10 @@ def test_plain_variables_of_the_script_and_errors_are_read() -> None:
     guard = frame("Guard.__exit__", "/home/me/guard.py", 4, **names)
     step = frame("step", "/home/me/train.py", 9, i="20", mode='"abc"', cut='"abc..."', x="<Tensor at 0x7>")
     stacks = spied(frame("wait", f"{TORCH}/x.py", 3, timeout="5"), step, guard)
-    assert stacks.values == {"i": 20, "mode": "abc"}
-    assert stacks.selves == ("", "<OnError at 0x7>")
+    assert stacks.script == (
+        SpiedFrame("/home/me/train.py:9 step", (("i", 20), ("mode", "abc"))),
+        SpiedFrame("/home/me/guard.py:4 Guard.__exit__", owner="<OnError at 0x7>"),
+    )
     assert stacks.errors == (("/home/me/guard.py:4 Guard.__exit__", "KeyError"),)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.diagnosis.evidence import MainCall, PostedOp
 from clusterrun.monitor.mpi_lines import mpi_call
-from clusterrun.monitor.script_stack import ScriptFrame
+from clusterrun.monitor.script_lines import ScriptFrame
 
 SCRIPT = """\
 comm = MPI.COMM_WORLD
@@ -23,8 +23,9 @@ def call_of(
 ) -> tuple[tuple[str, ...], MainCall]:
     """Return the call of rank 1 among 4 in the last line of a script."""
     source = script + line
-    inner = ScriptFrame(ast.parse(source), source.count("\n") + 1, values)
-    return mpi_call([inner, ScriptFrame(ast.parse(other_file), 1, {})], 1, 4)
+    number = source.count("\n") + 1
+    inner = ScriptFrame(f"/me/train.py:{number} <module>", ast.parse(source), values)
+    return mpi_call([inner, ScriptFrame("/me/main.py:1 <module>", ast.parse(other_file), {})], 1, 4)
 
 
 @pytest.mark.parametrize(

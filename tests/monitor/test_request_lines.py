@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from clusterrun.diagnosis.evidence import MainCall
-from clusterrun.diagnosis.spied_process import SpiedProcess
+from clusterrun.diagnosis.spied_process import SpiedFrame, SpiedProcess
 from clusterrun.monitor.request_lines import awaited_request
-from clusterrun.monitor.script_stack import ScriptFrame, script_frames
+from clusterrun.monitor.script_lines import ScriptFrame, script_frames
 
 # Each ``wait`` is in a line of its own. Rank 1 of 4 is in it.
 SCRIPT = """\
@@ -134,7 +134,7 @@ def at(text: str) -> int:
 
 def awaited(*lines: str, half: str = "", **values: object) -> MainCall:
     """Return the request that the innermost line waits for. ``values`` are the variables of all frames."""
-    frames = [ScriptFrame(ast.parse(SCRIPT), at(line), values) for line in lines]
+    frames = [ScriptFrame(f"/me/train.py:{at(line)} step", ast.parse(SCRIPT), values) for line in lines]
     return awaited_request(frames, 1, 4, half)
 
 
@@ -178,7 +178,8 @@ def test_a_nested_function_has_the_variables_of_the_frames_around_it() -> None:
     tree = ast.parse(SCRIPT + "def main(stage):\n    nested(stage + 1, x)\n")
     lines = [at("peer - 1).wait()"), at("    receive()"), len(LINES) + 2]
     frames = [
-        ScriptFrame(tree, line, values) for line, values in zip(lines, [{}, {}, {"stage": 2}], strict=True)
+        ScriptFrame(f"/me/train.py:{line} step", tree, values)
+        for line, values in zip(lines, [{}, {}, {"stage": 2}], strict=True)
     ]
     assert awaited_request(frames, 1, 4).peer == 2
 
@@ -186,6 +187,7 @@ def test_a_nested_function_has_the_variables_of_the_frames_around_it() -> None:
 def test_the_stack_of_a_process_shows_the_frames(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
-    main = (f"{file}:{at('# listed')} <listcomp>", f"{file}:{at('# listed')} listed")
-    spied = SpiedProcess(main=main, variables=((), (("up", 2),)))
+    inner = SpiedFrame(f"{file}:{at('# listed')} <listcomp>")
+    outer = SpiedFrame(f"{file}:{at('# listed')} listed", (("up", 2),))
+    spied = SpiedProcess(script=(inner, outer))
     assert awaited_request(script_frames(os.getpid(), spied), 1, 4).peer == 2

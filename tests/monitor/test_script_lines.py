@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from clusterrun.diagnosis.evidence import MainCall
-from clusterrun.diagnosis.spied_process import SpiedProcess
+from clusterrun.diagnosis.spied_process import SpiedFrame, SpiedProcess
 from clusterrun.monitor.script_lines import (
+    ScriptFrame,
     block_around,
     group_argument,
     loop_around,
@@ -18,6 +19,7 @@ from clusterrun.monitor.script_lines import (
     own_lock_holder,
     parsed,
     position,
+    script_frames,
     store_call,
 )
 
@@ -43,7 +45,7 @@ def main():
 
 @pytest.mark.parametrize(("values", "key"), [({"step": 3}, "weights_3_4"), ({}, ""), ({"step": "it"}, "")])
 def test_the_key_is_built_from_the_variables_of_the_frame(values: dict[str, object], key: str) -> None:
-    assert store_call(ast.parse(SCRIPT), "/me/train.py:4 exchange", values) == MainCall(
+    assert store_call(ScriptFrame("/me/train.py:4 exchange", ast.parse(SCRIPT), values)) == MainCall(
         name="store",
         key=key,
         key_source="f'weights_{step}_{step + 1}'",
@@ -80,7 +82,7 @@ def test_a_call_that_the_other_ranks_make_in_the_other_branch_is_in_no_block() -
 
 
 def test_a_line_without_one_wait_shows_no_key() -> None:
-    assert store_call(ast.parse(SCRIPT), "/me/train.py:2 exchange", {}) == MainCall()
+    assert store_call(ScriptFrame("/me/train.py:2 exchange", ast.parse(SCRIPT), {})) == MainCall()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_the_innermost_block_of_the_function_is_found(line: int, block: str) -> 
     ],
 )
 def test_the_group_that_a_line_passes_to_a_library_is_read(line: str, group: str | None) -> None:
-    assert group_argument(ast.parse(line), "/me/train.py:1 step", "all_gather", 1) == group
+    assert group_argument(ScriptFrame("/me/train.py:1 step", ast.parse(line), {}), "all_gather", 1) == group
 
 
 def test_a_variable_shows_the_kind_of_the_error(tmp_path: Path) -> None:
@@ -112,15 +114,19 @@ def test_a_variable_shows_the_kind_of_the_error(tmp_path: Path) -> None:
     path.write_text(SCRIPT)
     inner, outer = f"{path}:5 exchange", f"{path}:13 main"
     exits = "/home/me/guard.py:9 Guard.__exit__"
-    main = (inner, outer)
-    assert open_block(os.getpid(), SpiedProcess(main=main), False) == f"{outer}: except ValueError"
-    named = SpiedProcess(main=main, errors=((outer, "UnicodeError"),))
-    assert open_block(os.getpid(), named, True) == f"{outer}: except UnicodeError"
+    setter = f"{path}:2 exchange"
+
+    def block(*main: str, error: tuple[str, str] | None = None, meets_all: bool = True) -> str:
+        errors = (error,) if error else ()
+        script = tuple(SpiedFrame(frame) for frame in main if frame != exits)
+        spied = SpiedProcess(main=main, script=script, errors=errors)
+        return open_block(spied, script_frames(os.getpid(), spied), meets_all)
+
+    assert block(inner, outer, meets_all=False) == f"{outer}: except ValueError"
+    assert block(inner, outer, error=(outer, "UnicodeError")) == f"{outer}: except UnicodeError"
     # A handler may pass its error to a function.
-    passed = SpiedProcess(main=(f"{path}:2 exchange",), errors=((f"{path}:2 exchange", "IndexError"),))
-    assert open_block(os.getpid(), passed, True) == f"{path}:2 exchange: except IndexError"
-    guarded = SpiedProcess(main=(exits, *main), errors=((exits, "KeyError"),))
-    assert open_block(os.getpid(), guarded, True) == f"{exits}: __exit__ after KeyError"
+    assert block(setter, error=(setter, "IndexError")) == f"{setter}: except IndexError"
+    assert block(exits, inner, outer, error=(exits, "KeyError")) == f"{exits}: __exit__ after KeyError"
 
 
 @pytest.mark.parametrize("content", [None, "def (", "\0"])
@@ -164,7 +170,7 @@ def wait(path):
 )
 def test_the_condition_of_the_innermost_loop_is_shown_with_its_values(line: int, loop: str) -> None:
     values = {"path": "/run/READY", "turn": 2}
-    assert loop_around(ast.parse(LOOP), f"/me/train.py:{line} wait", values) == loop
+    assert loop_around(ScriptFrame(f"/me/train.py:{line} wait", ast.parse(LOOP), values)) == loop
 
 
 TURNS = """\
@@ -203,9 +209,9 @@ def test_a_place_in_the_script_is_read_with_the_turns_of_loops(
     file = tmp_path / "train.py"
     file.write_text(TURNS)
     library = "/venv/lib/python3.11/site-packages/torch/x.py:5 wait"
-    main = (library, f"{file}:{number} fit")
-    spied = SpiedProcess(main=main, variables=((("epoch", 1), ("back", 3)),))
-    assert position(os.getpid(), spied) == (f"in {file} fit", *steps)
+    script = SpiedFrame(f"{file}:{number} fit", (("epoch", 1), ("back", 3)))
+    frames = script_frames(os.getpid(), SpiedProcess(main=(library, script.frame), script=(script,)))
+    assert position(frames) == (f"in {file} fit", *steps)
 
 
 LOCKS = """\
@@ -244,6 +250,6 @@ def test_a_lock_that_the_same_thread_holds_is_that_of_an_outer_with(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(LOCKS)
-    main = tuple(f"{script}:{number} work" for number, _ in frames)
-    spied = SpiedProcess(main=main, selves=tuple(owner for _, owner in frames))
-    assert own_lock_holder(os.getpid(), spied) == (f"{script}:{holder} work" if holder else "")
+    spied = [SpiedFrame(f"{script}:{number} work", owner=owner) for number, owner in frames]
+    scripts = script_frames(os.getpid(), SpiedProcess(script=tuple(spied)))
+    assert own_lock_holder(scripts) == (f"{script}:{holder} work" if holder else "")

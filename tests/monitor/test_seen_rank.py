@@ -12,7 +12,7 @@ import pytest
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import RankSnapshot, ThreadWait
 from clusterrun.diagnosis.job_looks import RankName
-from clusterrun.diagnosis.spied_process import SpiedProcess
+from clusterrun.diagnosis.spied_process import SpiedFrame, SpiedProcess
 from clusterrun.diagnosis.stacks import STORE_WAIT, ThreadPlace
 from clusterrun.model.frozen import replace
 from clusterrun.monitor import seen_rank
@@ -28,7 +28,7 @@ def seen(folder: Path, source: str, native: tuple[str, ...] = ()) -> RankSnapsho
     look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
     number = source.count("\n") + 2
     frames = (f"{folder}/train.py:{number} <module>", f"{folder}/main.py:2 <module>")
-    look.first = SpiedProcess(main=frames, native=native)
+    look.first = SpiedProcess(main=frames, native=native, script=tuple(map(SpiedFrame, frames)))
     return seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
 
 
@@ -58,7 +58,8 @@ def test_a_library_s_wait_of_unknown_kind_in_a_block_of_one_rank_may_be_for_all(
     script.write_text("if rank == 0:\n    save(model.state_dict())\n")
     look = RankLook(RankProcess(RankName("RANK", 0, 2), os.getpid(), {}))
     inner = "/venv/lib/python3.11/site-packages/torch/_ops.py:5 __call__"
-    look.first = SpiedProcess(main=(inner, f"{script}:2 <module>"), native=("c10d::Work::wait",))
+    frame = f"{script}:2 <module>"
+    look.first = SpiedProcess((inner, frame), ("c10d::Work::wait",), script=(SpiedFrame(frame),))
     rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
     assert rank.stacks.block == f"{script}:2 <module>: if rank == 0"
 
@@ -144,6 +145,6 @@ def test_a_thread_that_wakes_up_does_not_wait_for_its_own_lock(
     look.before = replace(look.before, waits_in="futex_do_wait", switches=5)
     look.after = replace(look.before, switches=switches)
     frames = (f"{script}:1 handle", f"{script}:2 <module>")
-    look.first = SpiedProcess(main=frames, selves=("", ""))
+    look.first = SpiedProcess(main=frames, script=tuple(map(SpiedFrame, frames)))
     rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
     assert rank.stacks.waits == ((ThreadWait("lock", *frames, number=0),) if is_held else ())
