@@ -166,6 +166,8 @@ def diagnose(
       clusterrun diagnose --log slurm-4711.out
     """
     if logs:
+        if limit or user:
+            raise BadInput("--log reads files, so --limit and --user mean nothing", "leave these options out")
         from clusterrun.operations.diagnose_log import diagnose_logs  # only for logs of any job
 
         report = diagnose_logs((*logs, *names), sys.stdin.buffer, time.monotonic, renew_line)
@@ -184,6 +186,8 @@ def diagnose(
         message = f"{name} is a file, and no run has this name"
         raise BadInput(message, f"clusterrun diagnose --log {shlex.quote(name)}") from error
     if isinstance(target, str):
+        if user:
+            raise BadInput(f"{target} is a run of yours, and --user is for Slurm jobs", "leave --user out")
         name, diagnosis = target, diagnosed(context, target, seconds, say)
     else:
         name, diagnosis = target.job_id, _of_job(context, target, seconds, user)

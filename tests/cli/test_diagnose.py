@@ -239,6 +239,7 @@ def test_a_remedy_names_the_run_since_a_newer_one_may_exist(clusterrun: CommandL
 
 def test_a_run_that_ended_well_has_nothing_wrong(ended: CommandLine) -> None:
     assert ended("diagnose").out == "nothing wrong: the run ended well\n"
+    assert ended("diagnose", "--user", "bob").code == 2  # a run is not of another user
 
 
 def test_an_unknown_run_and_a_damaged_state_are_errors(clusterrun: CommandLine) -> None:

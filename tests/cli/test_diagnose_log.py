@@ -60,3 +60,5 @@ def test_wrong_arguments_are_refused(clusterrun: CommandLine) -> None:
     path = str(LOGS / "torchrun-value-error.txt")
     refused = clusterrun("diagnose", path)
     assert refused.code == 2 and f"diagnose --log {path}" in refused.err
+    for option in (("--limit", "2m"), ("--user", "bob")):
+        assert clusterrun("diagnose", *option, "--log", path).code == 2
