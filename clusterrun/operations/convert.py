@@ -53,7 +53,8 @@ def convert_file(path: str, arguments: tuple[str, ...] = (), ignores_pbs: bool =
     if not conversion.command and reasons == {QUEUES_JOB}:
         raise BadInput(
             f"{path} trains nothing itself: it queues other jobs",
-            "clusterrun convert each script that it gives to sbatch; --after RUN replaces --dependency",
+            "clusterrun convert each script that it gives to sbatch, and clusterrun submit each command of "
+            "--wrap; --after RUN replaces --dependency",
         )
     return conversion
 

@@ -26,7 +26,7 @@ from clusterrun.script.sbatch_lines import SEPARATE, Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
 from clusterrun.script.script_reading import read_script, with_login_files
 from clusterrun.script.shell_source import SOURCED, Body, ShellSource
-from clusterrun.script.training_statement import literal_placeholders
+from clusterrun.script.training_statement import in_shell, literal_placeholders
 
 # The arguments of a batch script that has none.
 _NO_ARGUMENTS = {**dict.fromkeys("123456789@*", ""), "#": "0"}
@@ -292,6 +292,10 @@ def _read(
     reading = replace(reading, options=(*names, *reading.options), parts=(*reading.parts, *late))
     if reading.training:
         launch = reading.training.launch
+        folders = [directive.value for directive in directives if directive.name == "container-workdir"]
+        launch = replace(launch, image_folder=launch.image_folder or "".join(folders[-1:]))
+        if launch.image_folder and reading.command:
+            reading = replace(reading, command=in_shell(reading.command, launch, folder=launch.image_folder))
     else:
         # A script without a launcher starts one process, also if COMMAND is open.
         launch = LaunchCommand("", command=() if _HAS_LAUNCHER.search(text) else ("COMMAND",))
@@ -538,9 +542,11 @@ def _directive_parts(script: _Script) -> Iterator[Part]:
         if directive in needless:
             outcome, reason = PartOutcome.NEEDLESS, needless[directive]
         elif directive.name == "chdir" and directive.value == ".":
-            outcome, reason = PartOutcome.NEEDLESS, "ranks start where submit is called"
+            outcome, reason = PartOutcome.NEEDLESS, "ranks start in that folder"
         elif directive.name == "chdir":
             outcome = PartOutcome.SETUP
+        elif directive.name == "container-workdir" and script.launch.image_folder:
+            outcome = PartOutcome.COMMAND
         elif directive in refused and not (directive.name == "array" and script.array.values):
             outcome, reason = PartOutcome.UNTRANSLATED, refused[directive]
         yield Part(directive.line, directive.text, outcome, reason)

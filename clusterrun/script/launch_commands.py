@@ -110,6 +110,7 @@ class LaunchCommand:
     remarks: tuple[str, ...] = ()  # facts that the user needs to know about the translation
     outputs: tuple[str, ...] = ()  # options that say where the output goes, as typed
     needless: tuple[str, ...] = ()  # options of a step that no rank needs, as typed
+    image_folder: str = ""  # folder of the container in which the ranks start
     # Whether each node of a step starts a launcher of ranks that does not say how many nodes it has.
     has_several_worlds: bool = False
     # Whether it runs in a container that lacks the variables of ranks: ``command`` holds the launcher.
@@ -262,6 +263,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
     numbers = dict.fromkeys(launcher_options.NUMBERS, 0)
     has_gpus = program not in _OF_CPUS
     overlaps = is_cpu = False
+    image_folder = ""
     gpus_per_node = 0
     environment: list[tuple[str, str]] = []
     ours: list[tuple[str, str]] = []
@@ -318,7 +320,9 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
             outputs.append(typed)
         elif role == launcher_options.SRUN:
             ours.append(("srun", f"{name}={value}" if value else name))
-        elif role in (launcher_options.OWN, launcher_options.INCLUDE):
+        elif role == launcher_options.FOLDER and "$" not in value:
+            image_folder = value
+        elif role in (launcher_options.OWN, launcher_options.INCLUDE, launcher_options.FOLDER):
             untranslated.append(typed)
         elif role == launcher_options.STEP:
             remarks.append(f"{typed} is of the step alone: a node's ranks share all that the line asks for")
@@ -369,6 +373,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         remarks=tuple(remarks),
         outputs=tuple(outputs),
         needless=tuple(needless),
+        image_folder=image_folder,
         gpus_per_task=numbers[launcher_options.GPUS_PER_TASK],
         gpus_per_node=gpus_per_node,
         rank_launcher="" if program in _OF_CPUS else program,

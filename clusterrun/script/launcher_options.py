@@ -31,6 +31,7 @@ SETS = "sets "  # followed by the variable that it sets
 OURS = "ours "  # followed by our option
 SRUN = "srun"  # passed on by --srun
 CHDIR = "chdir"  # a setup line changes to it
+FOLDER = "folder"  # COMMAND changes to it
 OUTPUT = "output"  # it says where the output goes
 STEP = "step"  # it gives the step a part of the job
 PLACES = "places"  # it places or binds tasks
@@ -132,7 +133,8 @@ _SRUN = {
             "gpus per task: gpus-per-task",
             "srun: container-name container-save container-env container-mount-home* "
             "no-container-mount-home* container-remap-root* container-writable*",
-            "own: container-workdir gpus pty* "
+            "folder: container-workdir",
+            "own: gpus pty* "
             "ntasks-per-gpu multi-prog* bcast* immediate* no-allocate* send-libs* test-only* help* version*",
             "chdir: chdir",
             "output: output error",

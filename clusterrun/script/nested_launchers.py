@@ -48,7 +48,8 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     """
     many = spec.world_size > 1 and not spec.per_node
     launch = launch_in(spec.command)
-    if launch and launch.is_scheduler and not launch.overlaps and (on_slurm or many):
+    is_job = launch is not None and launch.program == "sbatch"
+    if launch and launch.is_scheduler and not launch.overlaps and (on_slurm or many or is_job):
         if launch.program == "sbatch" and (name := _shell_batch_script(launch.command, spec.cwd)):
             raise _refusal(spec, name, launch.command, verb, launch.untranslated)
         if conversion := _of_wrap(launch, spec.cwd):

@@ -140,7 +140,7 @@ def _read(scope: Scope) -> Reading:
     parts = [
         *of_training.parts,
         *before.parts,
-        *parts_after(statements[place + 1 :], of_training.in_background, trainings),
+        *parts_after(scope, statements[place + 1 :], of_training, trainings),
     ]
     if training and _ends_on_success(training.statement):
         is_later = (IS_BEHIND, IS_LATER_RUN)
@@ -157,7 +157,7 @@ def _read(scope: Scope) -> Reading:
         if not is_function and not is_inner and statement.reads_arguments:
             text = statement.text.partition("\n")[0]
             if training is not None and statement is training.statement and of_training.command:
-                text = "$@"
+                text = "$" + max(re.findall(r"\$\{?([@*#\d])", statement.text), default="@")
             has_value = not (
                 statement.bodies or POSITIONAL.search(_WITHOUT_ARGUMENTS.sub("", statement.text))
             )

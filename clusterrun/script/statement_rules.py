@@ -183,7 +183,7 @@ class Facts:
     def only_prints(self) -> bool:
         names = {command.program for command in self.statement.commands if command.names}
         is_print = self.statement.is_plain and self.name in PRINTS and names <= {*PRINTS, *FILTERS}
-        changes = self.statement.sets or _SETS_GPUS.match(self.statement.text)
+        changes = self.statement.sets or _CHANGES.match(self.statement.text)
         return is_print and not (self.writes or changes) and self.statement.only_reads
 
 
@@ -209,8 +209,8 @@ _INHERITED = re.compile(
 )
 # It reads the result of the statement before it: nothing of its own runs in front.
 READS_RESULT = re.compile(r"(?!\w+\s*\(\)|function\b)(?:(?!\|\||&&|[;\n])[^#])*(?:\$\?|\bPIPESTATUS\b)")
-# ``nvidia-smi -pm 1`` changes the GPUs.
-_SETS_GPUS = re.compile(r"nvidia-smi\s.*?--?(?:pm|persist\w+-mode|c|compute-mode|r?ac|[lr]gc|pl|gom|mig|e)\b")
+# ``nvidia-smi -pm 1`` changes the GPUs, and ``-f FILE`` writes.
+_CHANGES = re.compile(r"nvidia-smi(?:\s.*)?\s--?(?:pm|c|r?ac|[lr]gc|pl|gom|mig|e|f|filename|\w+-mode)\b")
 _OPENS = re.compile(r"exec\s+\{")
 _EXPORTS = re.compile(r"\b(?:export|declare|typeset|readonly|local)\b")
 ALLEXPORT = re.compile(r"set\s+([-+])(?:a\b|o\s+allexport)")
@@ -297,13 +297,13 @@ RULES = (
         _UNTRANSLATED,
         "deepspeed's launcher reads that file: give each line of it as --env NAME=VALUE",
     ),
+    Rule(lambda facts: facts.is_for_hosts, _NEEDLESS, IS_FOR_HOSTS),
     Rule(
         lambda facts: bool(facts.trap) and reason_of_trap(facts.trap) == IS_TRAP_OF_SIGNAL,
         _UNTRANSLATED,
         IS_TRAP_OF_SIGNAL,
     ),
     Rule(lambda facts: bool(facts.trap), _UNTRANSLATED, _IS_TRAP_OF_END),
-    Rule(lambda facts: facts.is_for_hosts, _NEEDLESS, IS_FOR_HOSTS),
     Rule(
         lambda facts: any(
             command.names[:1] == ("flock",) and any(map(str.isdecimal, command.names))

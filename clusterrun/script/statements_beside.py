@@ -46,6 +46,7 @@ from clusterrun.script.statement_rules import (
     ALLEXPORT,
     IS_BEHIND,
     IS_BESIDE,
+    IS_FOR_HOSTS,
     IS_LATER_RUN,
     IS_OF_LATER,
     IS_OPTION,
@@ -75,6 +76,7 @@ ALIKE = re.compile(
 )
 # Commands whose failure ends the run, and not the script.
 _MAY_FAIL = re.compile(r"(?:module|ml|conda|mamba|micromamba|spack|source|\.|cd)\s")
+_SUCCEEDS = re.compile(r".*\|\|\s*(?:true|:)")
 _IS_STRICT = "the run ends if this line or a similar one fails, unlike the script: add || : to go on"
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 # ``scontrol requeue``, and ``sbatch`` of the script itself, without other arguments.
@@ -144,7 +146,6 @@ def read_before(
         for command in statement.commands
         if command.names[:1] == ("trap",) and reason_of_trap(command.names) == IS_TRAP_OF_SIGNAL
     )
-    hosts = _file_of_hosts(launch, scope.source.constants)
     for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
@@ -155,7 +156,7 @@ def read_before(
             is_unsure=statement in unsure,
             is_behind_unsure=first_unsure < statement.line,
             waits=bool(_WAITS.search(statement.text)) and absent is not None and absent < statement.line,
-            is_for_hosts=hosts is not None and _is_of_file(statement, hosts),
+            is_for_hosts=is_for_hosts(scope, launch, statement),
             is_in_other_folder=first_move < statement.line,
             is_other_branch=is_condition(statement) and re.search(r"\bexit\b", statement.text) is not None,
         )
@@ -207,24 +208,18 @@ def read_before(
     return Reading(setup=tuple(lines), requeues=requeues, parts=(*parts, *own_parts, *check_parts))
 
 
-def _file_of_hosts(launch: LaunchCommand, constants: Mapping[str, Constant]) -> re.Pattern[str] | None:
-    """Return how the script names the list of nodes that an option of the launcher reads; None without it."""
+def is_for_hosts(scope: Scope, launch: LaunchCommand, statement: Statement) -> bool:
+    """Return whether a statement does nothing but use the list of nodes that ``launch`` reads."""
     match = _HOSTS.search(" ".join(map(plain_text, launch.needless)))
-    if not match:
-        return None
-    names = [rf"\$\{{?{name}\b" for name, value in constants.items() if value == match[1]]
-    variable = re.match(r"\$\{?(\w+)\}?$", match[1])
-    names += [rf"\$\{{?{variable[1]}\b"] if variable else []
-    return re.compile("|".join((*names, rf"(?<![\w./-]){re.escape(match[1])}(?![\w.-])")))
-
-
-def _is_of_file(statement: Statement, file: re.Pattern[str]) -> bool:
-    """Return whether a statement does nothing but write or remove ``file``."""
     programs = {command.program for command in statement.commands if command.names}
+    are_tools = programs and all(map(is_tool, programs - {"srun"}))
+    if not (match and are_tools) or statement.kind == "function_definition":
+        return False
+    names = [name for name, value in scope.source.constants.items() if value == match[1]]
+    names += re.findall(r"\A\$\{?(\w+)\}?\Z", match[1])
+    texts = (*(rf"\$\{{?{name}\b" for name in names), rf"(?<![\w./-]){re.escape(match[1])}(?![\w.-])")
     redirections = [text for command in statement.commands for text in command.redirections]
-    writes = re.search(r">", statement.text) is not None or programs & {"rm", "touch"} != set()
-    are_tools = programs and all(map(is_tool, programs)) and statement.kind != "function_definition"
-    return bool(writes and are_tools and file.search(statement.text)) and all(map(file.search, redirections))
+    return all(re.search("|".join(texts), text) for text in (statement.text, *redirections))
 
 
 def _with_nounset(
@@ -412,7 +407,7 @@ def _setup_lines(facts: Facts, functions: Collection[str], errexit: str, in_rank
     reads_profile = statement.is_plain and facts.name in ("source", ".") and _PROFILE.search(facts.argument)
     is_needed = facts.name in PREPARES and not reads_profile and not is_condition(statement)
     is_assignment = statement.kind == "variable_assignment"
-    may_fail = not is_assignment or COMPUTED.search(text) is not None
+    may_fail = bool(COMPUTED.search(text)) if is_assignment else not _SUCCEEDS.fullmatch(text)
     # ``export $NAME`` fails if the value is no name.
     is_definition = statement.kind == "function_definition" or (
         statement.kind == "declaration_command" and not re.match(r"\w+ +[\"']?\$", text)
@@ -485,19 +480,20 @@ def _leaves_an_environment(command: Command) -> bool:
 
 
 def parts_after(
-    statements: Sequence[Statement], in_background: bool, trainings: Sequence[Statement]
+    scope: Scope, statements: Sequence[Statement], of_training: Reading, trainings: Sequence[Statement]
 ) -> Iterator[Part]:
     """Yield what becomes of the statements behind the command, the last one first.
 
-    ``in_background``: whether the command runs beside them, until the script waits for it. ``trainings``: all
-    with a command that trains.
+    A command in the background runs beside them, until the script waits for it. ``trainings``: all with a
+    command that trains.
     """
     needed: set[str] = set()
     is_followed = False  # whether a statement behind it is not in the line
     with_result = [statement for statement in statements if READS_RESULT.match(statement.text)]
     results = {name for statement in with_result for name in statement.sets}
     waits = [place for place, statement in enumerate(statements) if statement.waits]
-    end = min(waits, default=len(statements)) if in_background else 0
+    end = min(waits, default=len(statements)) if of_training.in_background else 0
+    launch = of_training.training.launch if of_training.training else LaunchCommand("")
     for place, statement in reversed([*enumerate(statements)]):
         reason = IS_BESIDE if place < end or statement.in_background else IS_BEHIND
         reason = reason if statement.commands else IS_OF_LATER
@@ -508,7 +504,9 @@ def parts_after(
         if hides := results & {*re.findall(r"\b(\w+)=0\b", statement.text)} and is_condition(statement):
             reason = "the run ends as its ranks do: no later line changes the exit code"
         is_needed = bool(statement.sets & needed) and statement not in with_result
-        if part.outcome is PartOutcome.NEEDLESS and (decides or hides or is_needed):
+        if is_for_hosts(scope, launch, statement):
+            part = replace(part, outcome=PartOutcome.NEEDLESS, reason=IS_FOR_HOSTS)
+        elif part.outcome is PartOutcome.NEEDLESS and (decides or hides or is_needed):
             part = replace(part, outcome=PartOutcome.UNTRANSLATED, reason=reason)
         commands = [command for command in statement.commands if command.names]
         if commands and all(map(_leaves_an_environment, commands)) and not is_followed:

@@ -429,7 +429,7 @@ def _with_files(scope: Scope, candidate: Candidate, reading: Reading, own: set[s
             parts.append(Part(line, text, PartOutcome.NEEDLESS, IN_LOGS))
     command = reading.command
     if results:
-        command = _redirected(command, launch, " ".join(results))
+        command = in_shell(command, launch, " ".join(results))
     of_script = "\n".join(other.text for other in scope.source.statements if other is not statement)
     for name, input_file in (*launch.options, *options):
         reads = variables_read([input_file])
@@ -437,21 +437,24 @@ def _with_files(scope: Scope, candidate: Candidate, reading: Reading, own: set[s
         if name == "input" and (is_of_job or os.path.basename(input_file) in of_script):
             # submit would read the file before the script writes it, or before the job has its variables.
             source = f'"{input_file}"' if "$" in input_file else shlex.quote(input_file)
-            command = _redirected(command, launch, f"< {source}")
+            command = in_shell(command, launch, f"< {source}")
             launch = replace(launch, options=tuple(pair for pair in launch.options if pair[0] != "input"))
             options = [pair for pair in options if pair[0] != "input"]
     training = replace(reading.training, launch=launch) if reading.training else None
     return replace(reading, command=command, training=training, options=tuple(options), parts=tuple(parts))
 
 
-def _redirected(command: tuple[str, ...], launch: LaunchCommand, redirection: str) -> tuple[str, ...]:
-    """Return COMMAND as a shell that redirects its input or output."""
+def in_shell(
+    command: tuple[str, ...], launch: LaunchCommand, redirection: str = "", folder: str = ""
+) -> tuple[str, ...]:
+    """Return COMMAND as a shell that redirects its input or output, or changes to ``folder`` first."""
     is_script = command[0] == "-m" or command[0].endswith(".py")
     python = (launch.python or "python",) if is_script else ()
     is_shell = command[:2] == ("bash", "-c")
     code = command[2] if is_shell else f"exec {shlex.join((*python, *command))}"
     code = code if code.startswith("exec ") else f"{{ {code}\n}}"
-    return ("bash", "-c", f"{code} {redirection}", *(command[3:] if is_shell else ()))
+    code = f"cd {shlex.quote(plain_text(folder))} && {code}" if folder else f"{code} {redirection}"
+    return ("bash", "-c", code, *(command[3:] if is_shell else ()))
 
 
 def _command(scope: Scope, launch: LaunchCommand, command: Command) -> tuple[tuple[str, ...], str, str]:

@@ -644,8 +644,7 @@ def test_what_the_line_has_means_the_same_as_in_the_script(lines: str, line: str
         ("python t.py", "chooses a Python"),
         ("torchrun --nnodes 2 --nproc_per_node 2 t.py", "without srun"),
         ("#SBATCH --of_plugin=1\nsrun python t.py", "unless a plugin"),
-        ("srun --container-image=i --container-workdir=/w python t.py", "let COMMAND change to it"),
-        ("#SBATCH --container-image=i --container-workdir=/w\nsrun python t.py", "let COMMAND change to it"),
+        ("srun --container-image=i --container-workdir=$PWD python t.py", "let COMMAND change to it"),
         ("$L python t.py", "if it is a launcher"),
         ("python t.py\nexit 3", "always fails"),
         ("if f; then exec python a.py; fi\npython t.py", "takes the place"),
@@ -900,6 +899,21 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ),
         ("nvidia-smi -L\nnvidia-smi -pm 1\npython t.py", "--setup 'nvidia-smi -pm 1 || :' t.py"),
         ("cd $PWD\npython t.py", "t.py"),
+        ("nvidia-smi dmon -f log &\npython t.py", "--setup 'nvidia-smi dmon -f log &' t.py"),
+        ("set -e\n[ -f a ] && rm a || true\npython t.py", "--setup '[ -f a ] && rm a || true' t.py"),
+        (
+            "srun --container-image=i --container-workdir=/w python t.py -x",
+            "--container i bash -c 'cd /w && exec python t.py -x'",
+        ),
+        (
+            "#SBATCH --container-image=i --container-workdir=/w\nsrun python t.py $SLURM_JOB_ID",
+            "--container i bash -c 'cd /w && exec python t.py $SLURM_JOB_ID'",
+        ),
+        (
+            "H=h.$SLURM_JOB_ID\nsrun hostname > $H\ncat $H\ntrap 'rm $H' EXIT\n"
+            "deepspeed --hostfile $H --num_gpus 2 t.py\nrm $H",
+            "--gpus 2 t.py",
+        ),
         (
             "#SBATCH --gres=gpu:8\nsrun -N1 -n 2 python t.py",
             "--ranks-per-node 2 --sbatch gres=gpu:8 t.py",
@@ -1910,6 +1924,15 @@ def test_an_open_command_runs_once_beside_several_gpus() -> None:
 def test_a_function_that_the_ranks_run_sees_the_values_of_ranks() -> None:
     lines = "f() { python t.py $SLURM_PROCID; }\nexport -f f\nsrun -n2 bash -c 'f x'"
     assert "SLURM_PROCID" not in reasons_of(lines, 2)
+
+
+def test_the_list_of_nodes_of_a_launcher_is_not_needed_behind_the_command() -> None:
+    lines = "H=hosts\ncat $H\ndeepspeed --hostfile $H --num_gpus 2 t.py\nrm $H"
+    assert not converted(lines).untranslated
+
+
+def test_the_argument_that_a_command_reads_is_named() -> None:
+    assert any(part.text == "$1" for part in converted("python t.py ${1:-x}").changed)
 
 
 def test_a_function_that_starts_an_open_program_is_named() -> None:

@@ -285,6 +285,11 @@ def test_the_text_of_wrap_is_converted(tmp_path: Path, arguments: list[str], lin
     assert refusal(spec(tmp_path, "sbatch", *arguments))[1] == f"clusterrun submit {line}"
 
 
+def test_sbatch_is_refused_without_slurm_too(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH -N 2\npython t.py\n")
+    assert refusal(spec(tmp_path, "sbatch", "job.sh"), on_slurm=False)[1] == "clusterrun submit t.py"
+
+
 def test_options_of_sbatch_override_those_of_the_script(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH -N 2 # two\nsrun python t.py\n")
     line = refusal(spec(tmp_path, "sbatch", "--requeue", "-N", "3", "--time=5", "job.sh"))[1]
