@@ -86,6 +86,8 @@ class Conversion:
             elif option:
                 own_value = getattr(spec, option.field)
                 is_typed = own_value != getattr(plain, option.field) or str(own_value) == value
+                is_size = name in ("gpus", "ranks-per-node")
+                is_typed = is_typed or (is_size and (spec.gpus > 0 or spec.ranks_per_node > 0))
             if not is_typed:
                 missing.append((name, value))
         return missing

@@ -17,10 +17,17 @@ from clusterrun.model.world import own_variables
 from clusterrun.script import audit
 from clusterrun.script.batch_reading import Reading, variables_read
 from clusterrun.script.batch_scripts import DOS_LINES, NO_SHEBANG, Conversion, Part, PartOutcome
-from clusterrun.script.directives import Translated, job_variables, last_number, task_counts, translate
+from clusterrun.script.directives import (
+    Translated,
+    job_variables,
+    last_number,
+    runs_per_node,
+    task_counts,
+    translate,
+)
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.job_array import JobArray, read_array
-from clusterrun.script.launch_commands import LaunchCommand
+from clusterrun.script.launch_commands import OF_JOB, LaunchCommand
 from clusterrun.script.quoting import evaluated_text, literal
 from clusterrun.script.sbatch_lines import SEPARATE, Directive, read_directives
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
@@ -30,8 +37,6 @@ from clusterrun.script.training_statement import in_shell, literal_placeholders
 
 # The arguments of a batch script that has none.
 _NO_ARGUMENTS = {**dict.fromkeys("123456789@*", ""), "#": "0"}
-# Options of a step that say something else than those of its job, which has more.
-_OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
 _SAYS_CPUS = {*AFFECTS_CPUS, "exclusive"}
 _SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
 # A variable that clusterrun sets in ranks, and not with --per-node.
@@ -150,7 +155,7 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     for name, value in script.launch.options:
         is_size = name == "cpus-per-rank" and last_number(value)
         is_same = (name, value) in typed or of_job.get(name) == value or (name, value) == ("mem", "0")
-        if name in _OF_JOB and not (is_size or is_same):
+        if name in OF_JOB and not (is_size or is_same):
             reason = f"the run has what the line asks for: --{name} {value} is of the step alone"
             all_parts.append(Part(command_line, f"--{name} {value}", PartOutcome.OPTION, reason))
     for option in script.launch.open_sizes:
@@ -475,8 +480,7 @@ def _variables(script: _Script) -> list[tuple[str, str]]:
 def _options(script: _Script, variables: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the options of the line, without the setup lines."""
     array, reading, launch = script.array, script.reading, script.launch
-    sizes, runs_per_node = _sizes(script)
-    options = [*sizes]
+    options = [*script.translated.options]
     if array.values:
         options.append(("set", f"task={array.values}"))
     if array.limit:
@@ -489,18 +493,9 @@ def _options(script: _Script, variables: list[tuple[str, str]]) -> list[tuple[st
         options.append(("at-most", "1"))
     in_setup = variables_read(reading.setup)
     options += [("env", f"{name}={value}") for name, value in variables if name not in in_setup]
-    if runs_per_node:
+    if (reading.training or launch.runs_once) and runs_per_node(launch, script.translated):
         options.append(("per-node", ""))
-    of_directives = {name for name, _ in options}
-    for name, value in launch.options:
-        is_known = name in of_directives or "$" in value or (name, value) == ("mem", "0")
-        if name != "setup" and not (name in _OF_JOB and is_known):
-            options.append((name, value))
-    if launch.max_restarts:
-        options.append(("max-restarts", str(launch.max_restarts)))
-    # The script's variables are known in its setup lines, and not where the line is typed.
-    options += [("env", f"{name}={value}") for name, value in launch.environment if "$" not in value]
-    return [*options, *reading.options]
+    return [*options, *launch.options_beside(dict(options)), *reading.options]
 
 
 def _setup(script: _Script, variables: list[tuple[str, str]]) -> list[str]:
@@ -515,22 +510,6 @@ def _setup(script: _Script, variables: list[tuple[str, str]]) -> list[str]:
         *(f"export {name}={evaluated_text(value)}" for name, value in launch.environment if "$" in value),
         *(value for name, value in launch.options if name == "setup"),
     ]
-
-
-def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
-    """Return the options, and whether COMMAND runs once per node.
-
-    A program that a script starts once per node, beside several GPUs, starts its own processes there.
-    """
-    options, launch = list(script.translated.options), script.launch
-    if script.reading.training is None and not launch.runs_once:
-        return options, False
-    if launch.keeps_accelerate or launch.is_isolated:
-        return options, True
-    if launch.per_node > 1 or launch.rank_launcher or (launch.total and not launch.is_scheduler):
-        return options, False
-    tasks = 1 if launch.runs_once else max(launch.per_node or script.translated.tasks_per_node, 1)
-    return options, tasks == 1 and script.translated.gpus_per_node > 1
 
 
 def _directive_parts(script: _Script) -> Iterator[Part]:

@@ -268,6 +268,19 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     )
 
 
+def runs_per_node(launch: LaunchCommand, translated: Translated) -> bool:
+    """Return whether COMMAND runs once per node.
+
+    A program that starts once per node, beside several GPUs, starts its own processes there.
+    """
+    if launch.keeps_accelerate or launch.is_isolated:
+        return True
+    if launch.per_node > 1 or launch.rank_launcher or (launch.total and not launch.is_scheduler):
+        return False
+    tasks = 1 if launch.runs_once else max(launch.per_node or translated.tasks_per_node, 1)
+    return tasks == 1 and translated.gpus_per_node > 1
+
+
 def _values(directives: Sequence[Directive]) -> dict[str, str]:
     """Return the values by name."""
     values = {directive.name: directive.value for directive in directives}

@@ -5,18 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
-from clusterrun.model import duration
-from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
-from clusterrun.model.spec import UNSAID, JobSpec
-from clusterrun.model.world import own_variables
-from clusterrun.script import launcher_options, submit_again
+from clusterrun.model.option_table import CONFIGURABLE
+from clusterrun.script import launcher_options
 from clusterrun.script.interpreter_calls import (
     ASSIGNMENT,
     LIMITERS,
@@ -82,6 +76,8 @@ _LOCAL_RANK = {
 }
 
 
+# Options of a step that say something else than those of its job, which has more.
+OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
 # Fields that are computed from the numbers in a command line.
 SIZES = (
     *("nodes", "per_node", "total", "gpus_per_task", "gpus_per_node", "open_sizes"),
@@ -155,6 +151,22 @@ class LaunchCommand:
     def keeps_accelerate(self) -> bool:
         """Return whether accelerate has to start the ranks, because only it knows some of its options."""
         return bool(self.untranslated) and "accelerate" in self.rank_launcher
+
+    def options_beside(self, of_job: Collection[str]) -> list[tuple[str, str]]:
+        """Return the options of the line that stand for those of the launcher, without sizes and setup lines.
+
+        ``of_job``: the options that the job has.
+        """
+        options = []
+        for name, value in self.options:
+            is_known = name in of_job or "$" in value or (name, value) == ("mem", "0")
+            if name != "setup" and not (name in OF_JOB and is_known):
+                options.append((name, value))
+        if self.max_restarts:
+            options.append(("max-restarts", str(self.max_restarts)))
+        # The variables of a script are known in its setup lines, and not where the line is typed.
+        environment = [("env", f"{name}={value}") for name, value in self.environment if "$" not in value]
+        return [*options, *environment]
 
     @property
     def starts_one(self) -> bool:
@@ -559,64 +571,3 @@ def _commands(line: str) -> Iterator[list[str]]:
         else:
             command.append(word)
     yield command
-
-
-def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
-    """Return the line to type for ``launch`` as the command of ``spec``; '' if its program is unknown."""
-    if not launch.command:
-        return ""
-    nodes = launch.nodes if spec.nodes == 1 and launch.nodes else spec.nodes
-    own = own_variables()
-    of_launcher = [pair for pair in launch.environment if pair[0] not in own]
-    environment = (*spec.environment, *of_launcher)
-    sized = replace(spec, nodes=nodes, command=launch.command, environment=environment)
-    if launch.python not in OF_PATH and spec.python in ("", sys.executable):
-        sized = replace(sized, python=launch.python)
-    per_node = launch.per_node or launch.total // nodes
-    starts_one = per_node == 1 and launch.gpus_per_node > 1 and not launch.rank_launcher
-    if launch.is_isolated or starts_one:
-        sized = replace(sized, per_node=True)
-    ranks = launch.gpus_per_node or per_node
-    # ``--gpus 0`` alone is one rank; the launcher says how many.
-    if ranks and not spec.gpus and spec.ranks_per_node < 2:
-        field = "ranks_per_node" if launch.on_cpus or spec.ranks_per_node else "gpus"
-        sized = replace(sized, **{field: ranks})
-    for name, value in launch.options:
-        option = CONFIGURABLE[name]
-        typed = getattr(sized, option.field)
-        if option.kind == "list":
-            sized = replace(sized, **{option.field: (*typed, value)})
-        elif typed in ("", (), 0, False):
-            with suppress(BadInput, ValueError):
-                is_time = option.kind in DURATIONS
-                read = int if option.kind == "number" else duration.parse if is_time else str
-                sized = replace(sized, **{option.field: read(value)})
-    if launch.max_restarts and spec.max_restarts == UNSAID:
-        sized = replace(sized, max_restarts=launch.max_restarts)
-    return submit_again.line(sized, verb, with_values=True)
-
-
-def not_in_line(launch: LaunchCommand, separator: str = "\n") -> str:
-    """Return what the line of ``instead`` lacks, after ``separator``; '' if it lacks nothing."""
-    lacking = [*launch.untranslated, *launch.remarks]
-    per_node = launch.per_node or launch.gpus_per_node
-    if per_node and launch.total not in (0, per_node * max(launch.nodes, 1)):
-        lacking.append(f"{launch.program} starts {launch.total} processes")
-    return f"{separator}not in that line: {'; '.join(lacking)}" if lacking else ""
-
-
-def refuse(spec: JobSpec, launch: LaunchCommand, many: bool, verb: str) -> BadInput:
-    """Return the refusal of ``launch`` as COMMAND. ``many``: more than one process would start it."""
-    name = launch.program
-    if launch.is_scheduler:
-        problem = f"{name!r} as COMMAND asks Slurm for another job or step from inside the job of this run"
-    elif many:
-        problem = f"{name!r} as COMMAND: each rank would start it, and each {name} would train a copy"
-    else:
-        problem = f"{name!r} as COMMAND starts several ranks, and this run has one"
-    line = instead(spec, launch, verb)
-    remedy = "clusterrun starts the ranks itself: " + (line or "name the program that it starts")
-    remedy += not_in_line(launch) if line else ""
-    if not launch.is_scheduler:
-        remedy += "\nto keep the launcher, start it once per node: --per-node (clusterrun help frameworks)"
-    return BadInput(problem, remedy)

@@ -16,13 +16,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
-from clusterrun.script import batch_scripts, launch_commands
+from clusterrun.model.world import own_variables
+from clusterrun.script import batch_scripts
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
-from clusterrun.script.directives import OF_TASK, translate
+from clusterrun.script.directives import OF_TASK, runs_per_node, translate
 from clusterrun.script.interpreter_calls import inline_text, interpreter_call, shell_script, unwrapped
 from clusterrun.script.launch_commands import (
     MODULES,
+    OF_PATH,
     PROGRAMS,
     SCHEDULERS,
     LaunchCommand,
@@ -55,9 +58,9 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
         if conversion := _of_wrap(launch, spec.cwd):
             problem = "'sbatch' as COMMAND asks Slurm for another job from inside the job of this run"
             raise BadInput(problem, batch_scripts.line_to_type(spec, conversion, verb))
-        raise launch_commands.refuse(spec, launch, many, verb)
+        raise _refusal_of_launch(spec, launch, many, verb)
     if launch and not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
-        raise launch_commands.refuse(spec, launch, many, verb)
+        raise _refusal_of_launch(spec, launch, many, verb)
     if name := _shell_batch_script(spec.command, spec.cwd):
         text = text_of_script(os.path.join(spec.cwd, name))
         variable = _OF_A_RANK.search(text)
@@ -72,10 +75,10 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
         return (*(() if is_followed else (notice,)), *_in_script(spec, on_slurm, many, verb))
     if launch is None:
         return tuple(_in_script(spec, on_slurm, many, verb))
-    line = launch_commands.instead(spec, launch, verb)
+    line = _line_of_launch(spec, launch, verb)
     if spec.per_node or launch.is_scheduler or not line:
         return ()
-    omitted = launch_commands.not_in_line(launch, "; ")
+    omitted = _not_in_line(launch, "; ")
     return (f"{launch.program} is not needed: {line} starts the same{omitted}",)
 
 
@@ -135,6 +138,17 @@ def _converted(text: str, cwd: str, arguments: tuple[str, ...]) -> Conversion:
 def _of_directives(directives: tuple[Directive, ...], launch: LaunchCommand) -> Conversion:
     """Return the conversion of a script by its directives and the launcher that it starts."""
     translated = translate(directives, launch)
+    options = [*translated.options]
+    if launch.python not in OF_PATH:
+        options.append(("python", launch.python))
+    if runs_per_node(launch, translated):
+        options.append(("per-node", ""))
+    own = {f"{name}=" for name in own_variables()}
+    of_launch = [
+        *launch.options_beside(dict(options)),
+        *(pair for pair in launch.options if pair[0] == "setup"),
+    ]
+    options += [pair for pair in of_launch if pair[0] != "env" or pair[1][: pair[1].find("=") + 1] not in own]
     parts = [
         Part(directive.line, directive.text, outcome, reason)
         for outcome, reasons in (
@@ -144,7 +158,44 @@ def _of_directives(directives: tuple[Directive, ...], launch: LaunchCommand) -> 
         )
         for directive, reason in reasons
     ]
-    return Conversion("submit", translated.options, launch.command, tuple(parts))
+    return Conversion("submit", tuple(options), launch.command, tuple(parts))
+
+
+def _line_of_launch(spec: JobSpec, launch: LaunchCommand, verb: str) -> str:
+    """Return the line to type for ``launch`` as the command of ``spec``; '' if its program is unknown."""
+    if not launch.command:
+        return ""
+    if spec.ranks_per_node:
+        launch = replace(launch, on_cpus=True)
+        # ``--gpus 0`` alone is one rank; the launcher says how many.
+        spec = replace(spec, ranks_per_node=spec.ranks_per_node if spec.ranks_per_node > 1 else 0)
+    return batch_scripts.line(spec, _of_directives((), launch), verb)
+
+
+def _not_in_line(launch: LaunchCommand, separator: str = "\n") -> str:
+    """Return what the line of `_line_of_launch` lacks, after ``separator``; '' if it lacks nothing."""
+    lacking = [*launch.untranslated, *launch.remarks]
+    per_node = launch.per_node or launch.gpus_per_node
+    if per_node and launch.total not in (0, per_node * max(launch.nodes, 1)):
+        lacking.append(f"{launch.program} starts {launch.total} processes")
+    return f"{separator}not in that line: {'; '.join(lacking)}" if lacking else ""
+
+
+def _refusal_of_launch(spec: JobSpec, launch: LaunchCommand, many: bool, verb: str) -> BadInput:
+    """Return the refusal of ``launch`` as COMMAND. ``many``: more than one process would start it."""
+    name = launch.program
+    if launch.is_scheduler:
+        problem = f"{name!r} as COMMAND asks Slurm for another job or step from inside the job of this run"
+    elif many:
+        problem = f"{name!r} as COMMAND: each rank would start it, and each {name} would train a copy"
+    else:
+        problem = f"{name!r} as COMMAND starts several ranks, and this run has one"
+    line = _line_of_launch(spec, launch, verb)
+    remedy = "clusterrun starts the ranks itself: " + (line or "name the program that it starts")
+    remedy += _not_in_line(launch) if line else ""
+    if not launch.is_scheduler:
+        remedy += "\nto keep the launcher, start it once per node: --per-node (clusterrun help frameworks)"
+    return BadInput(problem, remedy)
 
 
 def _python_batch_script(spec: JobSpec) -> Conversion | None:
@@ -210,8 +261,8 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
     line_of_script = _line_of_script(spec, name, command, verb) if has_own_file else ""
     for number, launch in launches:
         where = "the shell line" if inline else f"{name}, line {number}"
-        line = launch_commands.instead(spec, launch, verb)
-        remedy = f": instead {line}{launch_commands.not_in_line(launch, '; ')}" if line else ""
+        line = _line_of_launch(spec, launch, verb)
+        remedy = f": instead {line}{_not_in_line(launch, '; ')}" if line else ""
         if line and line_of_script:
             remedy = f": {line_of_script}"
         if launch.program == "sbatch" and launch.command and on_slurm:

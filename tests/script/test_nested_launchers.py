@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tupl
         ),
         (
             "srun -N2 --container-image=i --container-mounts=/a:/a,/b -n2 ./p",
-            "--nodes 2 --ranks-per-node 1 --container i --mount /a:/a --mount /b ./p",
+            "--nodes 2 --container i --mount /a:/a --mount /b ./p",
         ),
         (
             "accelerate launch --num_processes 2 --mixed_precision bf16 t.py",
@@ -283,6 +284,18 @@ def test_directives_become_options_of_ours(
 )
 def test_the_text_of_wrap_is_converted(tmp_path: Path, arguments: list[str], line: str) -> None:
     assert refusal(spec(tmp_path, "sbatch", *arguments))[1] == f"clusterrun submit {line}"
+
+
+def test_options_of_a_launcher_are_in_the_line_without_the_parser_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "clusterrun.script.conversion", None)
+    (tmp_path / "job.sh").write_text(
+        "#!/bin/sh\n#SBATCH -N 2\nA=1 srun -p q torchrun --nproc_per_node 2 t.py\n"
+    )
+    line = refusal(spec(tmp_path, "job.sh"))[1]
+    assert line == "clusterrun submit --nodes 2 --gpus 2 --partition q --env A=1 t.py"
 
 
 def test_sbatch_is_refused_without_slurm_too(tmp_path: Path) -> None:
