@@ -34,7 +34,11 @@ POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 # Places in which the shell reads a name without a dollar sign, such as an index of an array.
-_ARITHMETIC = re.compile(r"\$\(\(.*?\)\)|\$\{\w+\[[^]@*]+\]|\$\{[\w@*[\]]+:(?![-+?=])[^}]*\}", re.DOTALL)
+_ARITHMETIC = re.compile(
+    r"\(\(.*?\)\)|\$\{\w+\[[^]@*]+\]|\$\{[\w@*[\]]+:(?![-+?=])[^}]*\}|\w\[[^]@*]+\]\+?="
+    r"|\blet [^\n]*|\[\[ [^\n]*?\s-(?:eq|ne|[lg][te])\s[^\n]*?\]\]",
+    re.DOTALL,
+)
 # ``set -e``, ``trap '…; exit 1' ERR``, and ``set +e``.
 _ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[A-Za-z]*e|-o\s+errexit\b)|trap\s.*\bexit\b.*\sERR\b", re.DOTALL)
 _NO_ERREXIT = re.compile(r"set\s+\+(?:[A-Za-z]*e|o\s+errexit\b)")

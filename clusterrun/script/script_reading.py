@@ -384,6 +384,10 @@ def _started(scope: Scope, shell_words: tuple[str, ...], command: Command, line:
     code, is_code = "".join(reading.command[2:3]), reading.command[:2] == ("bash", "-c")
     # The shell around it has put their values into the text, and the shell of the text reads them as code.
     outer = variables_read(command.last_values(len(shell_words))[place - 1 : place]) & variables_read((code,))
+    for name in sorted(outer & {*source.last_set}):
+        reason = "the line reads it behind a part of the text that changes it: write the value of the script"
+        part = Part(line, f"${name}", PartOutcome.UNTRANSLATED, reason)
+        reading = replace(reading, parts=(*reading.parts, part))
     if outer and is_code and inline_text(shell_words) and ALIKE.fullmatch(reading.text):
         escaped = re.sub(rf'["\\`]|\$(?!\{{?(?:{"|".join(outer)})\b)', r"\\\g<0>", code)
         reading = replace(reading, command=("bash", "-c", f'eval "{escaped}"', *reading.command[3:]), text="")

@@ -272,7 +272,7 @@ class ShellSource:
         # The variables whose value is known, at the place that was read last.
         self.constants: dict[str, Constant] = dict(constants or {})
         # The place of the last assignment of each variable. A value that reads it before changes with it.
-        self._last_set = self._places_of_last_set(root)
+        self.last_set = self._places_of_last_set(root)
         self.environment: dict[str, str] = dict(environment or {})
         # The variables whose values the shell converts when it assigns them.
         self._converted: set[str] = set()
@@ -550,7 +550,7 @@ class ShellSource:
     def _changes(self, value: Constant, node: Node) -> bool:
         """Return whether ``value`` reads the output of a command, a process or a variable that ``node`` or a
         later statement sets."""
-        changing = frozenset(name for name, place in self._last_set.items() if place >= node.start_byte)
+        changing = frozenset(name for name, place in self.last_set.items() if place >= node.start_byte)
         return _reads(value, changing)
 
     def _printed_document(self, node: Node) -> tuple[str, str] | None:
@@ -712,7 +712,8 @@ class ShellSource:
             behind = [word for file in files for word in _destination(file)[1]]
             own = [child for child in node.named_children if not child.type.endswith("redirect")]
             # ``exec {FD}>FILE`` opens a file.
-            own = [child for child in own if not _DESCRIPTOR.fullmatch(self._text(child))]
+            places = [child.start_byte for child in redirections]
+            own = [c for c in own if c.end_byte not in places or not _DESCRIPTOR.fullmatch(self._text(c))]
             for child in (*own, *behind):
                 word = ShellWord(self._text(child), self._values(child))
                 if child.start_byte == end:
@@ -785,7 +786,7 @@ class ShellSource:
             if value is None or (splits and set("*?[") & set(_OPEN_EXPANSION.sub("", "".join(value)))):
                 return (text,)  # the shell may find files of the name
             separators = {" ", "\t", "\n", *self.constants.get("IFS", "")}
-            if splits and "IFS" in {*self._last_set, *self.constants} and separators & {*"".join(value)}:
+            if splits and "IFS" in {*self.last_set, *self.constants} and separators & {*"".join(value)}:
                 return (text,)  # the shell may split it elsewhere than at blanks
             if isinstance(value, tuple):
                 return tuple(part for element in value for part in _SPLIT.findall(element))

@@ -68,7 +68,10 @@ _REASONS_OF_STEPS = {
     "container-workdir": CONTAINER_FOLDER,
 }
 _OF_STEP = "clusterrun starts the ranks itself"
-_OF_EACH_NODE = "each node runs it, in its container: a --setup line runs once, on the first host"
+_OF_EACH_NODE = "each node runs it, and a --setup line runs once, on the first node: --setup 'srun …'"
+_OF_EACH_CONTAINER = (
+    "each container runs it, and a --setup line runs once, on the first host: put it into COMMAND"
+)
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
 _READ_LATER = "a later line reads it: clusterrun logs --raw RUN > FILE"
 
@@ -283,7 +286,7 @@ def command_reading(scope: Scope, candidate: Candidate) -> Reading:
         if training.launch.program:
             is_inside = "container" in dict(launch.options)
             of_nodes = [
-                replace(part, reason=_OF_EACH_NODE)
+                replace(part, reason=_OF_EACH_CONTAINER if is_inside else _OF_EACH_NODE)
                 if part.outcome is PartOutcome.SETUP and (is_inside or not _changes_shell_alone(part.text))
                 else part
                 for part in reading.parts

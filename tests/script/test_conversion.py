@@ -899,6 +899,23 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ),
         ("nvidia-smi -L\nnvidia-smi -pm 1\npython t.py", "--setup 'nvidia-smi -pm 1 || :' t.py"),
         ("cd $PWD\npython t.py", "t.py"),
+        (
+            "N=3\nfor ((i=0;i<N;i++)); do python t.py $i; done",
+            "--setup 'export N=3' bash -c 'for ((i=0;i<N;i++)); do python t.py $i; done'",
+        ),
+        (
+            "A=1\nlet B=A+1\nsrun python t.py $B",
+            "--setup A=1 --setup 'let B=A+1 || :' --setup 'export B' bash -c 'exec python t.py $B'",
+        ),
+        (
+            "A=1\n[[ A -gt 1 ]] && export C=1\npython t.py",
+            "--setup A=1 --setup '[[ A -gt 1 ]] && export C=1 || :' t.py",
+        ),
+        (
+            "exec {FD}>log\nsrun python t.py {name} {a,b}",
+            "--setup 'exec {FD}>log || :' "
+            '--setup \'ARGUMENTS="$(printf "%q " t.py {name} {a,b})" && export ARGUMENTS\' ' + EVALUATED,
+        ),
         ("nvidia-smi dmon -f log &\npython t.py", "--setup 'nvidia-smi dmon -f log &' t.py"),
         ("set -e\n[ -f a ] && rm a || true\npython t.py", "--setup '[ -f a ] && rm a || true' t.py"),
         (
@@ -1931,6 +1948,12 @@ def test_the_list_of_nodes_of_a_launcher_is_not_needed_behind_the_command() -> N
     assert not converted(lines).untranslated
 
 
+def test_a_value_that_a_text_changes_before_it_is_read_is_named() -> None:
+    lines = 'srun bash -c "cd /x; torchrun --nproc_per_node 2 $PWD/t.py"'
+    assert [part.text for part in converted(lines).untranslated] == ["$PWD"]
+    assert not converted('srun bash -c "torchrun --nproc_per_node 2 $PWD/t.py"').untranslated
+
+
 def test_the_argument_that_a_command_reads_is_named() -> None:
     assert any(part.text == "$1" for part in converted("python t.py ${1:-x}").changed)
 
@@ -2240,7 +2263,7 @@ def test_the_shell_splits_a_value_in_the_middle_of_a_word() -> None:
 
 def test_a_program_that_each_node_of_a_step_runs_is_named() -> None:
     def named(lines: str) -> list[str]:
-        return [part.text for part in converted(lines).changed if "on the first host" in part.reason]
+        return [part.text for part in converted(lines).changed if "runs once" in part.reason]
 
     launch = "torchrun --nproc_per_node 2 t.py"
     assert named(f'#SBATCH -N2\nsrun bash -c "cp a b && {launch}"') == ["cp a b"]
