@@ -93,7 +93,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "a 0 after a TERM is success",
         "coordinator/attempt",
-        "        if report.stopped:\n            self._signalled",
+        "        if report.stopped or node in self.got_signal:\n            self._signalled",
         "        if False:\n            self._signalled",
     ),
     Mutant(

@@ -144,7 +144,7 @@ class Ranks:
         """Handle the end of a rank. After the last one, processes that the ranks left may finish."""
         if event.epoch != self.epoch or self.idle:
             return
-        self._actions.append(Tell(replace(event, at=now.wall, stopped=self._ending or self.got_signal)))
+        self._actions.append(Tell(replace(event, at=now.wall, stopped=self._ending)))
         self._alive -= 1
         self._all_succeeded = self._all_succeeded and event.code == 0
         if self._alive == 0 and self.stage is RankStage.RUNNING:

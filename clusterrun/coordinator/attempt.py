@@ -99,7 +99,7 @@ class RankOutcomes:
             self._errors.setdefault(node, set()).add(report.error)
         if report.saving:
             self.saving.append(report.rank)
-        if report.stopped:
+        if report.stopped or node in self.got_signal:
             self._signalled.setdefault(node, []).append((report, name, peer))
         else:
             self._count(node, report, name, peer)
@@ -249,7 +249,7 @@ class LiveAttempt(RunPart):
         over = None
         if self._noticed_at is not None:
             self._noticed_at = None
-            if self.stage is AttemptStage.TRAINING:
+            if self.stage in (AttemptStage.STARTING, AttemptStage.TRAINING):
                 self.outcomes.count_signalled()
                 over = self._on_ends(now)
         if self._settled_at is not None and now.steady >= self._settled_at:

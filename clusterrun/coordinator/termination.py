@@ -176,9 +176,9 @@ class Termination(RunPart):
             return TIME_LIMIT if self._ends_within(now, self._survival.notice + EARLY_SECONDS) else PREEMPTION
         if self._ends_within(now, GRACE_OF_LIMIT_SECONDS):
             return TIME_LIMIT
-        if question is None or question.some or question.wish is None or self._is_users_notice(now, question):
+        if question is None or question.wish is None or question.some or question.interrupts_ranks:
             return ""
-        return CANCELLED
+        return "" if self._is_users_notice(now, question) else CANCELLED
 
     def _is_users_notice(self, now: Now, question: _SignalQuestion) -> bool:
         """Return whether this is the signal that Slurm sends before the time limit at the user's request."""
@@ -214,10 +214,10 @@ class Termination(RunPart):
             self._state_keeper.warn(text)
 
     def _continue_after(self, now: Now, number: int, live: LiveAttempt | None) -> None:
-        """Pass on a signal that ends nothing, or hold it."""
-        if live is not None and have_started(live):
+        """Pass on a signal that ends nothing. Hold it too unless all ranks run."""
+        if live is not None:
             live.continue_after(now, number)
-        else:
+        if not have_started(live):
             self.hold(number)
 
     def noticed(

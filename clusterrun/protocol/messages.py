@@ -140,7 +140,7 @@ class RankExited(ToCoordinator):
     last_lines: tuple[str, ...] = ()  # end of the output, at most ``contract.TAIL_LINES``; only for a failure
     traceback: str = ""  # content of ``TORCHELASTIC_ERROR_FILE``; only for a failure
     collision: bool = False  # the output reports a port that is already in use
-    # The coordinator or a signal had ordered this node to end its ranks, so the end is a consequence.
+    # The node was ending its ranks, so this end is a consequence.
     stopped: bool = False
     noticed: bool = False  # the rank only noticed the end of another rank, according to its output
     lost_connection: bool = False  # a connection broke, which may be another rank's failure

@@ -367,7 +367,7 @@ def test_an_agent_that_lost_its_coordinator_does_not_ask_about_a_term() -> None:
 def test_ranks_that_end_early_after_a_notice_end_for_their_own_reasons() -> None:
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM))
-    assert told(tape.at(2.1, RankExited(0, 0, -15))) == [RankExited(0, 0, -15, WALL + 2.1, stopped=True)]
+    assert told(tape.at(2.1, RankExited(0, 0, -15))) == [RankExited(0, 0, -15, WALL + 2.1)]
     assert tape.does(2.2, Told(SignalRanks(0, signal.SIGUSR2))) == [SignalRanks(0, signal.SIGUSR2)]
     assert tape.does(9.0) == [Tell(Beat(1))]
     assert told(tape.at(9.5, RankExited(0, 1, 0))) == [RankExited(0, 1, 0, WALL + 9.5)]

@@ -18,8 +18,10 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Survival
 from clusterrun.model.states import State
 from clusterrun.protocol.messages import (
+    PortReserved,
     RankExited,
     RanksGone,
+    RanksStarted,
     SignalRanks,
     SignalSeen,
     SignalTaken,
@@ -27,7 +29,7 @@ from clusterrun.protocol.messages import (
 )
 from clusterrun.runtime.machine_events import SignalCame
 from tests.coordinator import test_termination as jobs
-from tests.coordinator.tapes import ORDERS, WALL, join, train
+from tests.coordinator.tapes import ORDERS, WALL, agent, join, start, told, train
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "signals.md"
 END = [(0, StopRanks(0, 12.0)), (1, StopRanks(0, 12.0))]
@@ -248,7 +250,10 @@ def interrupt() -> None:
         tape.at(moment, *events)
         assert sent(tape.does(moment + 0.1, JobTold("", WALL + 900.0))) == passed(signal.SIGINT)
         assert tape.saved.state is State.RUNNING
-    ends(tape, 65.0, 0)
+    tape.at(63.0, *steps(signal.SIGINT))
+    # The scheduler does not answer in time.
+    assert sent(tape.does(66.5)) == passed(signal.SIGINT)
+    ends(tape, 67.0, 0)
     assert tape.saved.state is State.COMPLETED
 
 
@@ -257,7 +262,7 @@ def term_to_one_agent() -> None:
         tape = run()
         tape.at(50.0, *steps(number, 1))
         for rank in (2, 3):
-            tape.at(50.05, MessageCame(1, RankExited(0, rank, -15, WALL + 50.0, stopped=True)))
+            tape.at(50.05, MessageCame(1, RankExited(0, rank, -15, WALL + 50.0)))
         tape.at(50.05, MessageCame(1, RanksGone(0)))
         assert sent(tape.does(50.06)) == []  # nobody knows yet what it means
         assert tape.does(50.1, JobTold("", WALL + 900.0)) == [DropLink(1)]
@@ -329,6 +334,38 @@ def test_ranks_that_handle_term_and_are_killed_after_a_failure_are_reported() ->
 def test_the_page_has_these_rows() -> None:
     table = PAGE.read_text().partition("| event |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| (.+?) \| ", table, re.MULTILINE) == list(ROWS)
+
+
+@pytest.mark.parametrize("answered_at", [10.1, 10.3])
+def test_ranks_may_end_before_their_node_learns_that_a_signal_ends_nothing(answered_at: float) -> None:
+    tape, node = run(), agent()
+    node.at(1.0, start(), RanksStarted(0))
+    node.at(10.0, SignalCame(signal.SIGINT))
+    reports = told(node.at(10.2, RankExited(0, 0, 0), RankExited(0, 1, 0)))
+    reports_of_1 = [RankExited(0, 2, 0), RankExited(0, 3, 0)]
+    ends_of_ranks = [
+        *(MessageCame(0, report) for report in (*reports, RanksGone(0))),
+        *(MessageCame(1, report) for report in (*reports_of_1, RanksGone(0))),
+    ]
+    answer = [JobTold("", WALL + 900.0)]
+    tape.at(10.0, *steps(signal.SIGINT))
+    for time, events in sorted([(answered_at, answer), (10.2, ends_of_ranks)]):
+        assert tape.saved.state is State.RUNNING
+        tape.at(time, *events)
+        tape.at(time)
+    tape.at(10.6)
+    assert (tape.saved.state, tape.saved.reason) == (State.COMPLETED, "every rank exited 0")
+
+
+def test_a_signal_that_ends_nothing_while_ranks_are_being_started_hides_no_later_end() -> None:
+    tape = jobs.job(Survival())
+    join(tape, 1.0)
+    tape.at(1.0, MessageCame(0, PortReserved(0, 29500)), MessageCame(0, RanksStarted(0)))
+    tape.at(2.0, *steps(signal.SIGINT))
+    tape.at(2.1, JobTold("", WALL + 900.0))
+    tape.at(3.0, MessageCame(1, RanksStarted(0)))
+    ends(tape, 4.0, 0)
+    assert tape.saved.state is State.COMPLETED
 
 
 @pytest.mark.parametrize("survival", [Survival(), USR1])
