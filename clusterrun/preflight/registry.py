@@ -61,7 +61,8 @@ if TYPE_CHECKING:
         """A judge with a probe of its own. ``LIMIT`` is in seconds. ``LATE`` is the finding beyond it.
 
         The optional ``LATE_EVERYWHERE`` replaces ``LATE`` if several nodes, and all of them, were late.
-        The optional ``LATE_WITH`` names an earlier check. ``LATE`` is omitted if that check was late too.
+        The optional ``LATE_WITH`` names an earlier check. A missing reading is not reported if that check
+        has none either.
         The optional ``BETWEEN_NODES`` runs the check after the nodes opened ports, and gives it ``peers``.
         """
 
@@ -155,17 +156,17 @@ def findings(
     }
     # A reading without a value is a finding.
     problems: list[tuple[Any, Finding]] = []
-    late: set[tuple[str, str]] = set()
+    unread: set[tuple[str, str]] = set()
     for check in CHECKS:
         values = read.setdefault(check.NAME, {})
         earlier_check = getattr(check, "LATE_WITH", "")
         check_readings: list[tuple[str, ProbeReading]] = []
         for node, answer in answers.items():
             for reading in answer.readings:
-                is_covered = reading.late and (earlier_check, node) in late
+                is_covered = not reading.value and (earlier_check, node) in unread
                 if reading.check == check.NAME and not is_covered:
                     check_readings.append((node, reading))
-        late |= {(check.NAME, node) for node, reading in check_readings if reading.late}
+        unread |= {(check.NAME, node) for node, reading in check_readings if not reading.value}
         everywhere = getattr(check, "LATE_EVERYWHERE", None)
         if everywhere and len(check_readings) > 1 and all(reading.late for _, reading in check_readings):
             problems.append((ALL, everywhere))

@@ -68,9 +68,11 @@ def test_no_node_is_blamed_if_nvidia_smi_is_late_on_every_node() -> None:
     }
     assert set(registry.findings(ASKED, {"n1": late, "n2": well}, {}, {})) == {"n1"}
     assert set(registry.findings(ASKED, {"n1": late}, {}, {})) == {"n1"}
-    both = LocalAnswer((*late.readings, ProbeReading("nvlink", "", late=True)))
-    (result,) = registry.findings(ASKED, {"n1": both, "n2": well}, {}, {})["n1"]
-    assert (result.check, result.verdict) == ("gpus", FAIL)
+    overloaded = ProbeReading("nvlink", "", "this node is overloaded")
+    for links in (ProbeReading("nvlink", "", late=True), overloaded):
+        both = LocalAnswer((*late.readings, links))
+        (result,) = registry.findings(ASKED, {"n1": both, "n2": well}, {}, {})["n1"]
+        assert (result.check, result.verdict) == ("gpus", FAIL)
 
 
 @pytest.mark.parametrize("check", registry.CHECKS, ids=lambda check: check.NAME)
