@@ -29,6 +29,7 @@ _MISLEADING = frozenset(
         contract.NODES_VARIABLE,
         contract.PATH_BEFORE_VARIABLE,
         contract.SETUP_CWD_VARIABLE,
+        contract.SUBMIT_DIR_VARIABLE,
     }
 )
 
@@ -85,6 +86,8 @@ def _step(
     if "SLURM_JOB_ID" not in base:
         return {}
     step = slurm_environment(world, task, tasks_per_node)
+    if submit_dir := base.get(contract.SUBMIT_DIR_VARIABLE):
+        step["SLURM_SUBMIT_DIR"] = submit_dir
     cpus = base.get("SLURM_CPUS_PER_TASK", "")
     if cpus_per_rank:  # the batch script unsets Slurm's own
         step["SLURM_CPUS_PER_TASK"] = str(cpus_per_rank * world.ranks_per_node // tasks_per_node)

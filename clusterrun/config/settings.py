@@ -200,6 +200,7 @@ RESERVED = {
     contract.ATTEMPT_VARIABLE,
     contract.MARKER_VARIABLE,
     contract.PATH_BEFORE_VARIABLE,
+    contract.SUBMIT_DIR_VARIABLE,
     contract.NODE_NAME_VARIABLE,
     contract.INDEPENDENT_VARIABLE,
     contract.LAB_HOME_VARIABLE,

@@ -78,6 +78,8 @@ NODES_VARIABLE = "CLUSTERRUN_NODES"
 PATH_BEFORE_VARIABLE = "CLUSTERRUN_PATH_BEFORE_SETUP"
 # The directory to which the setup lines of the batch script changed; '' if they did not.
 SETUP_CWD_VARIABLE = "CLUSTERRUN_SETUP_CWD"
+# SLURM_SUBMIT_DIR of the job. srun of Slurm 20.11 replaces it by the directory in which srun itself runs.
+SUBMIT_DIR_VARIABLE = "CLUSTERRUN_SUBMIT_DIR"
 # ``<run id>.<epoch>`` in every process of a run. It identifies processes that outlive their attempt.
 MARKER_VARIABLE = "CLUSTERRUN_STEP"
 # The plan of a rehearsed run, for its ranks.

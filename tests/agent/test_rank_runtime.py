@@ -78,6 +78,8 @@ INSIDE = {  # what the agent's own task of a step over three nodes, one of them 
     "SLURM_STEP_NUM_TASKS": "3",
     "SLURM_TASK_PID": "1",
     "SLURM_CPUS_PER_TASK": "8",
+    "SLURM_SUBMIT_DIR": "/",  # by srun of Slurm 20.11, where srun itself runs
+    "CLUSTERRUN_SUBMIT_DIR": "/home/me",
 }
 
 
@@ -92,6 +94,7 @@ def test_every_process_gets_the_variables_that_srun_sets_for_a_task(make: Make, 
         assert {name: value for name, value in result.items() if name.startswith("SLURM_")} == {
             "SLURM_JOB_ID": "77",
             "SLURM_JOB_NODELIST": "n[1-3]",
+            "SLURM_SUBMIT_DIR": "/home/me",
             "SLURM_PROCID": str(task),
             "SLURM_LOCALID": str(task % each),
             "SLURM_NODEID": str(task // each),

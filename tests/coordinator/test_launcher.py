@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.coordinator.io import launcher
-from clusterrun.coordinator.io.launcher import Launch, Launcher, relaunch
+from clusterrun.coordinator.io.launcher import Launch, Launcher, environments, relaunch
 from clusterrun.model.frozen import replace
 from clusterrun.protocol.bootstrap import Bootstrap
 from clusterrun.runtime.event_loop import EventLoop, steady
@@ -55,6 +55,11 @@ def test_a_second_launch_uses_the_remaining_nodes_and_sends_the_node_numbers() -
     assert relaunch(launch(chosen), ("n2",))[0] == (
         *("srun", "--overlap", "--immediate=100", "--nodelist=n[1,3-4]", "--nodes=3", "agent.pyz"),
     )
+
+
+def test_the_directory_of_submission_survives_an_srun_that_replaces_it() -> None:
+    (environment,) = environments(launch(ARGV).orders, {"SLURM_SUBMIT_DIR": "/home/me"})
+    assert environment == {"SLURM_SUBMIT_DIR": "/home/me", "CLUSTERRUN_SUBMIT_DIR": "/home/me"}
 
 
 def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(

@@ -237,7 +237,7 @@ def environments(
     ``without`` are names of simulated nodes that are left out.
     """
     if orders.launch:
-        return [dict(base)]
+        return [{**base, contract.SUBMIT_DIR_VARIABLE: base.get("SLURM_SUBMIT_DIR", "")}]
     visible = [device for device in base.get(_GPUS, "").split(",") if device]
     result = []
     for node in range(orders.allocated):
