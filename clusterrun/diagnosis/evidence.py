@@ -146,6 +146,7 @@ class ProcessSample:
     seconds: float = 0.0  # length of the look
     children: tuple[ChildProcess, ...] = ()
     addresses: tuple[str, ...] = ()  # IP addresses that it speaks from
+    ports: tuple[int, ...] = ()  # TCP ports at which it listens
     backlog: tuple[Backlog, ...] = ()
     # the file whose lock it waits for ('': unknown), and the process that holds it (0: none)
     lock: str = ""
@@ -164,8 +165,8 @@ class ThreadWait:
     """The wait of a thread for an object of its own process."""
 
     # ``lock``; ``join`` of a thread; ``put``, ``get`` or ``done`` (the join) of a queue; ``event``;
-    # ``result`` of a task; to ``read`` from a socket, or to ``connect`` it; ``input``, the standard one;
-    # ``request`` of a client of a server
+    # ``result`` of a task; ``pool``, the same in a pool of threads that all wait so; to ``read`` from a
+    # socket, or to ``connect`` it; ``input``, the standard one; ``request`` of a client of a server
     kind: str
     frame: str  # where it waits, in the user's code
     # where the thread is that holds the lock, inside its ``with``, or that is joined; of a socket, the

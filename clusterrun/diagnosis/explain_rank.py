@@ -12,6 +12,7 @@ from clusterrun.diagnosis.stacks import (
     ENDED_PYTHON,
     TOGETHER,
     Doing,
+    ThreadPlace,
     frame_of_worker,
     hands_over_queue,
     is_at_debugger,
@@ -51,6 +52,7 @@ _THREAD_WAITS = {
     "done": "until the items of a queue are done",
     "event": "for an event of another thread",
     "result": "for the result of another thread's task",
+    "pool": "for the result of a task, and no thread of its pool is free to run that",
     "read": "for data from",
     "connect": "for a connection to",
     "request": "for a request of a client",
@@ -260,7 +262,11 @@ def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
     first, *others = rank.stacks.waits
     if first.kind in ("read", "connect"):
         remedy = f"does {first.holder} answer there, and {rank.node} reach it? give the request a timeout"
-        return Reason(f"it waits {_THREAD_WAITS[first.kind]} {first.holder}{where}{below}", remedy)
+        why = f"it waits {_THREAD_WAITS[first.kind]} {first.holder}{where}{below}"
+        for wait in others:
+            why += f"; a thread there is at {short(wait.frame)}, where it waits {_THREAD_WAITS[wait.kind]}"
+            remedy = "what ends the wait of that thread? Its rank may wait for this one"
+        return Reason(why, remedy)
     why, is_deadlock = f"it waits {_THREAD_WAITS[first.kind]}{where}", False
     for position, wait in enumerate(rank.stacks.waits):
         why += f"; that thread waits {_THREAD_WAITS[wait.kind]}" if position else ""
@@ -283,6 +289,8 @@ def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
     if first.kind == "lock" and not first.holder:
         why += ", and no thread is inside a with of it"
         remedy = "is each acquire() of that lock followed by a release(), also after an exception? use with"
+    elif any(thread.waits == "pool" for thread in rank.stacks.threads):
+        remedy = "let no task wait for a task of its own pool, or give that pool more threads (max_workers)"
     elif first.kind == "join" and others:
         remedy = (
             "end that thread's own wait before it is joined: empty its queue, or give put and get a timeout"
@@ -303,15 +311,18 @@ def _others(rank: RankSnapshot) -> str:
     entries = [entry.partition(": ") for entry in rank.stacks.tasks]
     failed = [f"; a task had failed: {error}, at {short(frame)}" for frame, _, error in entries if error]
     waiting = [frame for frame, _, error in entries if not error]
-    tasks = _at_places("its asyncio task waits", "its asyncio tasks wait", waiting)
-    frames = (thread.frame for thread in rank.stacks.threads)
-    return (
-        tasks + "".join(failed[:MOST_THREADS]) + _at_places("another thread is", "other threads are", frames)
-    )
+    tasks = _at_places("its asyncio task waits", "its asyncio tasks wait", map(short, waiting))
+    threads = _at_places("another thread is", "other threads are", map(_thread_place, rank.stacks.threads))
+    return tasks + "".join(failed[:MOST_THREADS]) + threads
 
 
-def _at_places(singular: str, plural: str, frames: Iterable[str]) -> str:
-    lines = list(dict.fromkeys(map(short, frames)))[:MOST_THREADS]
+def _thread_place(thread: ThreadPlace) -> str:
+    waits = f", where it waits {_THREAD_WAITS[thread.waits]}" if thread.waits in _THREAD_WAITS else ""
+    return short(thread.frame) + waits
+
+
+def _at_places(singular: str, plural: str, places: Iterable[str]) -> str:
+    lines = list(dict.fromkeys(places))[:MOST_THREADS]
     if not lines:
         return ""
     threads = singular if len(lines) == 1 else plural

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clusterrun.diagnosis.calls import PATIENCE, STOPPED, STRANGER_PATIENCE, WORK_PATIENCE, of_snapshot
 from clusterrun.diagnosis.decide import Judgement, decide
-from clusterrun.diagnosis.evidence import CROWDED, ChildProcess, JobSnapshot, ProcessSample, RankSnapshot
+from clusterrun.diagnosis.evidence import (
+    CROWDED,
+    ChildProcess,
+    JobSnapshot,
+    ProcessSample,
+    RankSnapshot,
+    ThreadWait,
+)
 from clusterrun.diagnosis.explain_rank import LOOP_REMEDY, reason
 from clusterrun.diagnosis.job_looks import DRIVER, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.kernel_waits import ENDLESS, KernelWait, kernel_wait
@@ -301,7 +308,7 @@ def judge_world(
     rest = _rest_of(world, history, seconds_seen)
     # A rank may have ended a moment ago, as the others are about to.
     is_early = not all(rank.state for rank in world.ranks) and rest.seconds < PATIENCE
-    ranks = tuple(rank for rank in world.ranks if rank.state or not is_early)
+    ranks = tuple(rank for rank in _with_servers(world.ranks) if rank.state or not is_early)
     if not world.waiting:  # nobody waits for the others, so each rank that gets on shows progress
         ranks = tuple(replace(rank, moved=rank.moved or rank.rank in world.changed) for rank in ranks)
     if quiet < rest.seconds - PATIENCE:  # a rank at work has printed, because the others wait
@@ -341,6 +348,25 @@ def judge_world(
             diagnosis = replace(diagnosis, message=message)
     judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=tuple(evidence)))
     return replace(judgement, certain=False, later=PATIENCE) if is_early else judgement
+
+
+def _with_servers(ranks: Sequence[RankSnapshot]) -> tuple[RankSnapshot, ...]:
+    """Return the ranks; those that wait for data of another rank show it, and what its threads wait for."""
+    joined = []
+    for rank in ranks:
+        wait = next(iter(rank.stacks.waits), None)
+        address, _, port = wait.holder.rpartition(":") if wait and wait.kind == "read" else ("", "", "")
+        for server in ranks:
+            process = server.process
+            if wait and port.isdigit() and int(port) in process.ports and address in process.addresses:
+                threads = [thread for thread in server.stacks.threads if thread.waits]
+                waits = [ThreadWait(thread.waits, thread.frame) for thread in threads]
+                holder = f"rank {server.rank}, which listens at {wait.holder},"
+                stacks = replace(rank.stacks, waits=(replace(wait, holder=holder), *waits))
+                rank = replace(rank, stacks=stacks)
+                break
+        joined.append(rank)
+    return tuple(joined)
 
 
 def _with_history(world: JobWorld, history: JobHistory) -> tuple[JobWorld, float]:

@@ -72,6 +72,7 @@ class SpiedProcess:
     # functions of libraries that the main thread's innermost Python frame has called, innermost first
     native: tuple[str, ...] = ()
     threads: tuple[ThreadPlace, ...] = ()  # the other threads that run user code
+    others: tuple[tuple[str, ...], ...] = ()  # the stacks of all other threads
     call: MainCall = MainCall()
     request: GroupRequest = GroupRequest()
     counters: tuple[str, ...] = ()  # ``NAME=NUMBER`` of variables that count steps, innermost first
@@ -120,6 +121,7 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
             main=stack,
             native=tuple(name[:MOST_CHARACTERS] for name in inner if not name.startswith("0x"))[:MOST_NATIVE],
             threads=_threads(others),
+            others=tuple(_stack(_python_frames(thread)) for thread in others),
             call=_call(frames),
             request=_request(frames),
             counters=tuple(n for n in own_numbers if _COUNTERS.fullmatch(n.partition("=")[0]))[

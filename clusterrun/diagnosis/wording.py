@@ -78,7 +78,9 @@ def waited(table: CallTable, with_nodes: bool = False) -> tuple[str, ...]:
         seconds = [max(0.0, table.of(wait.rank).clock - wait.at) for wait in together if wait.at]
         if seconds:
             has = "has" if len(members) == 1 else "have"
-            doing = f"{has} waited {max(seconds):.0f} s"
+            # A look wakes a thread, and the time since it last ran begins anew.
+            least = "at least " if table.by_stacks else ""
+            doing = f"{has} waited {least}{max(seconds):.0f} s"
         places = {wait.line for wait in together} - {""}
         at = f" at {places.pop()}" if len(places) == 1 else ""
         subject = ranks_in_words(members)

@@ -33,7 +33,7 @@ def read_sample(
     ``files`` are the sizes of the files that it writes, at the beginning and at the end. ``stacks_of``
     returns the stacks of some of the children that are not stopped.
     """
-    addresses, backlog = connections(pid, tcp)
+    addresses, ports, backlog = connections(pid, tcp)
     holder, lock = awaited_lock(pid)
     file, grown = most_grown(*files)
     children = [child for child in map(proc.find_alive, proc.below(pid, MOST_CHILDREN)) if child]
@@ -57,6 +57,7 @@ def read_sample(
             for child in children
         ),
         addresses=addresses,
+        ports=ports,
         backlog=backlog,
         lock=lock,
         lock_holder=holder,
@@ -65,11 +66,14 @@ def read_sample(
     )
 
 
-def connections(pid: int, tcp: proc.TcpTables) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
-    """Return the local TCP addresses of ``pid``, and the peers that do not acknowledge its data."""
+def connections(
+    pid: int, tcp: proc.TcpTables
+) -> tuple[tuple[str, ...], tuple[int, ...], tuple[Backlog, ...]]:
+    """Return the TCP addresses and listening ports of ``pid``, and the peers that acknowledge no data."""
     sockets = proc.sockets(pid)
     backlogs: dict[str, Backlog] = {}
     own_addresses: set[str] = set()
+    ports = [port for inode, (_, port) in tcp.listeners(pid).items() if inode in sockets]
     for cells in tcp.rows(pid) if sockets else ():
         if cells[9] not in sockets:
             continue
@@ -80,7 +84,8 @@ def connections(pid: int, tcp: proc.TcpTables) -> tuple[tuple[str, ...], tuple[B
             before = backlogs.get(peer, Backlog(peer, 0, 0))
             backlogs[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
     owed = sorted(backlogs.values(), key=lambda backlog: (-backlog.retries, -backlog.waiting, backlog.peer))
-    return tuple(sorted(own_addresses))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
+    addresses = tuple(sorted(own_addresses))[:MOST_PEERS]
+    return addresses, tuple(sorted(set(ports)))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
 
 
 def most_grown(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int]:

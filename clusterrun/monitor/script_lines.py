@@ -30,6 +30,7 @@ _BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.ExceptHandler, getattr(ast, "Mat
 # Iterators whose first value grows in each turn.
 _COUNTS = re.compile(r"(?!.*, -)(?:\w+\.)*(?:t?range|enumerate|count)\(")
 _STORE_ASKS = ("add", "check", "compare_set", "get", "num_keys", "wait")
+_WORLD_SIZE = re.compile(r"(?i)world|size|n_?ranks|n_?procs|workers|members")
 _EXITS = ("__exit__", "__aexit__")
 # Conditions that hold for one rank of a job. Each node has a rank with a certain local rank.
 _OF_ONE_RANK = re.compile(
@@ -127,15 +128,24 @@ def _innermost_loop(frame: ScriptFrame) -> ast.stmt | None:
     return max(loops, key=lambda loop: loop.lineno, default=None)
 
 
-def asks_store(frame: ScriptFrame) -> bool:
-    """Return whether the innermost loop around a frame asks a store of torch for what other ranks set."""
+def polled_store(frame: ScriptFrame, size: int) -> MainCall:
+    """Return the wait of the innermost loop around a frame that asks a store of torch what other ranks set.
+
+    A loop that compares its answer with the number of all ranks, ``size``, is a barrier of all.
+    """
     loop = _innermost_loop(frame)
     calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)] if loop else []
     functions = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
-    return any(
+    asks = (
         function.attr in _STORE_ASKS and "store" in ast.unparse(function.value).lower()
         for function in functions
     )
+    if not loop or not any(asks):
+        return MainCall()
+    comparisons = [node for node in ast.walk(loop) if isinstance(node, ast.Compare)]
+    bounds = [ast.unparse(part) for node in comparisons for part in (node.left, *node.comparators)]
+    counts_all = any(_WORLD_SIZE.search(bound) and frame.values.get(bound, size) == size for bound in bounds)
+    return MainCall(name="store", is_of_all=counts_all)
 
 
 def position(frames: Sequence[ScriptFrame]) -> tuple[str, ...]:

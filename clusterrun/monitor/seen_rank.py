@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import MainCall, ProcessSample, PythonStacks, RankSnapshot, ThreadWait
+from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot, ThreadWait
 from clusterrun.diagnosis.job_looks import SeenRank
 from clusterrun.diagnosis.kernel_waits import KernelWait, kernel_wait
 from clusterrun.diagnosis.stacks import (
@@ -38,7 +38,6 @@ from clusterrun.monitor.rank_look import RankLook, kernel_time
 from clusterrun.monitor.request_lines import awaited_request
 from clusterrun.monitor.script_lines import (
     ScriptFrame,
-    asks_store,
     calls_in_line,
     group_argument,
     line_number,
@@ -46,6 +45,7 @@ from clusterrun.monitor.script_lines import (
     open_block,
     own_lock_holder,
     parsed,
+    polled_store,
     position,
     script_frames,
     store_call,
@@ -55,6 +55,8 @@ from clusterrun.rank_hooks.clusterrun_witness import THREAD_WAITS
 
 MOST_WORKERS = 2
 _BETWEEN_TWO = re.compile(r"(?i)send|recv|probe")
+# The part of a frame in which a thread of a pool runs its tasks.
+_POOL = "/concurrent/futures/thread.py:"
 # Without native frames, a rank that waits for others in C++ looks as if it were in user code.
 NO_NATIVE = "its native frames could not be read"
 
@@ -83,9 +85,10 @@ def seen_rank(
             place, call = location(stacks.main, stacks.native), awaited
     if frames and place.doing is Doing.USER:
         loop = loop_around(frames[0])
-        if loop and asks_store(frames[0]):
+        polled = polled_store(frames[0], name.size)
+        if loop and polled.name:
             stacks = replace(stacks, native=("c10d::Store::check", *stacks.native))
-            call = MainCall(name="store")
+            call = polled
             place = location(stacks.main, stacks.native)
     elif frames and place.operation == STORE_WAIT:
         call = store_call(frames[0])
@@ -109,7 +112,7 @@ def seen_rank(
         stacks=PythonStacks(
             main=stacks.main,
             source="py-spy" if stacks.main else "",
-            threads=tuple(_without_chance(thread, look) for thread in stacks.threads),
+            threads=_threads(look),
             waits=_waits(look, place, frames, tcp),
             native=stacks.native,
             block=block,
@@ -136,6 +139,33 @@ def seen_rank(
         look.first.numbers,
         changed=look.has_moved,
     )
+
+
+def _threads(look: RankLook) -> tuple[ThreadPlace, ...]:
+    """Return the other threads with what they wait for.
+
+    Threads of a pool that all wait for the result of a task leave no thread to run it.
+    """
+    stacks = look.last
+    pools = [stack for stack in stacks.others if any(_POOL in frame for frame in stack)]
+    is_full = bool(pools) and all(_thread_wait(stack) == "result" for stack in pools)
+    waits = {}
+    for stack in stacks.others:
+        user_frames = [frame for frame in stack if not is_library(frame)]
+        kind = "pool" if is_full and stack in pools else _thread_wait(stack)
+        waits.update(dict.fromkeys(user_frames[:1], kind))
+    return tuple(
+        replace(_without_chance(thread, look), waits=waits.get(thread.frame, "")) for thread in stacks.threads
+    )
+
+
+def _thread_wait(stack: Sequence[str]) -> str:
+    """Return the kind of ``ThreadWait`` that a thread with this stack is in; '' if that is unknown."""
+    kind = ""
+    for frame in itertools.takewhile(is_library, stack):
+        file = os.path.basename(line_of(frame).rpartition(":")[0])
+        kind = THREAD_WAITS.get((file, function_of(frame)), kind)
+    return kind
 
 
 def _without_chance(thread: ThreadPlace, look: RankLook) -> ThreadPlace:
@@ -218,8 +248,5 @@ def _waits(
         holder = own_lock_holder(frames)
         if holder:
             return (ThreadWait("lock", place.frame, holder, number=0),)
-    kind = ""
-    for frame in itertools.takewhile(is_library, stacks.main):
-        file = os.path.basename(line_of(frame).rpartition(":")[0])
-        kind = THREAD_WAITS.get((file, function_of(frame)), kind)
+    kind = _thread_wait(stacks.main)
     return (ThreadWait(kind, place.frame),) if kind else ()

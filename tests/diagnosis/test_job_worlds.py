@@ -115,7 +115,7 @@ def test_the_rank_outside_of_the_collective_is_named_with_its_line_and_certainty
     )
     assert diagnosis.culprits[0].why == "it waits in user code at train.py:33 (work)"
     assert diagnosis.evidence == (
-        "ranks 0-2 have waited 40 s in all_reduce at train.py:11 (step), for rank 3",
+        "ranks 0-2 have waited at least 40 s in all_reduce at train.py:11 (step), for rank 3",
     )
 
 
@@ -220,7 +220,7 @@ def test_a_polling_rank_is_blamed_after_a_long_time_in_one_place() -> None:
 def test_a_stopped_rank_is_named_wherever_it_was_stopped(state: str, stack: tuple[str, ...]) -> None:
     diagnosis = verdict(sampled(0), sampled(1, stack=stack, state=state), sampled(2), sampled(3))
     assert (blamed(diagnosis), diagnosis.certainty) == ([(1, "n0")], 100)
-    assert diagnosis.evidence[0].startswith("ranks 0 and 2-3 have waited 40 s in all_reduce")
+    assert diagnosis.evidence[0].startswith("ranks 0 and 2-3 have waited at least 40 s in all_reduce")
 
 
 def test_a_rank_without_a_process_is_named_with_the_node_it_belongs_to() -> None:
@@ -979,6 +979,29 @@ def test_ranks_that_poll_a_store_wait_as_those_in_a_collective_do() -> None:
         diagnosis = diagnose_looks(looks(*ranks), (), history).diagnosis
         assert [culprit.rank for culprit in diagnosis.culprits] == culprits
     assert "while n() < 4" in diagnosis.evidence[0]
+
+
+@pytest.mark.parametrize(("polling", "culprits"), [((0, 1, 3), [2]), ((2,), [])])
+def test_a_rank_that_is_not_in_a_barrier_of_the_script_s_own_holds_all_others_up(
+    polling: tuple[int, ...], culprits: list[int]
+) -> None:
+    call = MainCall("store", is_of_all=True)
+    options: dict[str, Any] = {"stack": LINE, "native": ("c10d::Store::check",), "call": call, "idle": 50.0}
+    ranks = [sampled(rank, **(options if rank in polling else {})) for rank in range(4)]
+    assert [culprit.rank for culprit in verdict(*ranks).culprits] == culprits
+
+
+def test_the_rank_whose_server_does_not_answer_is_shown_with_what_its_threads_wait_for() -> None:
+    claim = ThreadPlace("/home/me/train.py:9 serve", "/home/me/train.py:17 claim", waits="event")
+    server = sampled(0, threads=(claim,), addresses=("10.0.0.1",), ports=(33000,))
+    late = sampled(3, "n1", LOOP)
+    wait = ThreadWait("read", LOOP[0], "10.0.0.1:33000")
+    stacks = replace(late.snapshot.stacks, waits=(wait,))
+    late = replace(late, snapshot=replace(late.snapshot, stacks=stacks))
+    diagnosis = verdict(server, sampled(1), sampled(2), late)
+    assert blamed(diagnosis) == [(3, "n1")]
+    assert "data from rank 0, which listens at 10.0.0.1:33000," in diagnosis.message
+    assert "train.py:17 (claim), where it waits for an event" in diagnosis.message
 
 
 @pytest.mark.parametrize(

@@ -81,17 +81,38 @@ def test_a_thread_holds_the_lock_of_the_interpreter_if_the_main_thread_sleeps_an
 
 
 @pytest.mark.parametrize(
-    ("condition", "waits"),
+    ("condition", "waits", "is_of_all"),
     [
-        ("int(self.store.add(name, 0)) < 4", True),
-        ("not os.path.exists(name)", False),
-        ("0 < queue.add(1)", False),
+        ("int(self.store.add(name, 0)) < 2", True, False),
+        ("int(self.store.add(name, 0)) < self.world", True, True),
+        ("int(self.store.add(name, 0)) < tries", True, False),
+        ("not os.path.exists(name)", False, False),
+        ("0 < queue.add(1)", False, False),
     ],
 )
-def test_a_loop_that_asks_a_store_waits_for_other_ranks(condition: str, waits: bool, tmp_path: Path) -> None:
+def test_a_loop_that_asks_a_store_waits_for_other_ranks(
+    condition: str, waits: bool, is_of_all: bool, tmp_path: Path
+) -> None:
     rank = seen(tmp_path, f"while {condition}:\n    time.sleep(0.2)")
     assert (rank.location.operation == STORE_WAIT, rank.call.name == "store") == (waits, waits)
+    assert rank.call.is_of_all == is_of_all
     assert rank.stacks.loop == condition
+
+
+@pytest.mark.parametrize(("inner", "kind"), [("_base.py:451 result", "pool"), ("queue.py:171 get", "result")])
+def test_a_thread_of_a_pool_that_waits_for_a_task_while_all_others_do_too_finds_no_free_thread(
+    inner: str, kind: str
+) -> None:
+    folder = "/usr/lib/python3.11/concurrent/futures"
+    waiting = (f"{folder}/_base.py:451 result", "/home/me/train.py:15 read", f"{folder}/thread.py:58 run")
+    look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
+    look.first = SpiedProcess(
+        main=("/home/me/train.py:23 batch",),
+        threads=(ThreadPlace(waiting[1], waiting[1]),),
+        others=(waiting, (f"{folder}/{inner}", "/home/me/train.py:9 load", waiting[2])),
+    )
+    rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+    assert [thread.waits for thread in rank.stacks.threads] == [kind]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
     # In the loop of a library all ranks are in one line of the script. The library's frames tell them apart.
     is_parted = len({waits[rank].line for rank in living}) == 1
     odd: tuple[int, ...] = ()
-    if not any(waits[rank].peer >= 0 or waits[rank].operation.startswith(STORE_WAIT) for rank in living):
+    is_key = {rank: waits[rank].operation.startswith(STORE_WAIT) for rank in living}
+    if not any(waits[rank].peer >= 0 or (is_key[rank] and not waits[rank].is_of_all) for rank in living):
         sides = [ranks for _, ranks in vote.sides]
         odd = _odd(table, sides)
         odd = odd or _odd(table, [ranks for ranks in sides if waits[ranks[0]].root not in ranks])
@@ -67,6 +68,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
             blocks = {rank.rank: rank.stacks.block for rank in table.living}
             in_block = [rank for rank, block in blocks.items() if block and not block.endswith(": finally")]
             odd = next((ranks for ranks in sides if list(ranks) == in_block), ())
+        # A lone rank in a barrier of the script's own may be the only one that is right.
+        odd = () if any(is_key[rank] for rank in odd) else odd
     behind, ahead, may_be_passed = _out_of_step(table, vote)
     if not odd and len(ahead) == 1 < len(behind) and not may_be_passed and _is_collective(table, behind[0]):
         odd = ahead
@@ -148,7 +151,7 @@ def explain_different_places(
         "let every rank call the same collectives in the same order: compare the conditions of these lines"
     )
     stored = [wait for wait in table.waits if wait.operation.startswith(STORE_WAIT)]
-    if stored:
+    if stored and not whys:
         setting = key_lines(table.of(stored[0].rank))[:MOST_LINES]
         sentence += f"; {'; '.join(setting)}" if setting else ""
         remedy = f"which rank sets the key that {stored[0].line} waits for, under which name and condition?"
