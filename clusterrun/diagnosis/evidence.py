@@ -115,6 +115,7 @@ class ChildProcess:
     stack: tuple[str, ...] = ()
     lacks_thread: bool = False  # it waits for a lock or thread of its parent that its fork has not
     used: float = 0.0  # its processor seconds since it began
+    waits_for_rank: bool = False  # it waits for data or room in a pipe whose other end the rank has
 
 
 @frozen

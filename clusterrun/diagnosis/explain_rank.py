@@ -182,7 +182,8 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             if location(child.stack).line
             and not (frame_of_worker(child.stack) or is_idle_worker(child.stack))
         ]
-        child = (full or in_python or process.children)[0]
+        fed = [child for child in process.children if child.waits_for_rank and kernel is KernelWait.PROCESS]
+        child = (full or fed or in_python or process.children)[0]
         program = f"{child.name} (process {child.pid})"
         child_waits = kernel_wait(child.waits_in)
         remedy = f"why does {program} not end? clusterrun exec --node {rank.node} -- ps -fp {child.pid}"
@@ -192,13 +193,17 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             remedy = (
                 "read its output while it runs: subprocess.run(capture_output=True), communicate(), or a file"
             )
+        elif fed:
+            remedy = "close its standard input before the wait for its end, or let communicate() do both"
         child_place = location(child.stack)
         waits = f" {child_waits.value}" if child_waits else ""
+        waits += ", whose other end this rank has" * (child in fed)
         if child_place.doing in TOGETHER:
             waits = f" in {child_place.operation}"
         verb = "runs" if child.state == "R" else "waits"
         does = f", which {verb}{waits}{at(child.stack)}" if waits or child_place.line else ""
-        return Reason(f"it waits in user code{where}, for {program}{does}", remedy)
+        is_deadlock = child in fed and child.state != "R"
+        return Reason(f"it waits in user code{where}, for {program}{does}", remedy, certain=is_deadlock)
     if waits_for_ray(rank.stacks.main):
         remedy = (
             "do the tasks that it waits for run (ray list tasks)? ray status shows whether a CPU is free for "

@@ -52,6 +52,7 @@ class SeenLauncher:
     stack: tuple[str, ...] = ()
     nodes: int = 0  # the fewest nodes that it starts ranks on, by its arguments; 0: unknown
     endpoint: str = ""  # HOST:PORT at which it meets those of other nodes, by its arguments; '': unknown
+    run_id: str = ""  # the name of the rendezvous, by its arguments; '': unknown
 
 
 @frozen

@@ -391,9 +391,11 @@ def _with_history(world: JobWorld, history: JobHistory) -> tuple[JobWorld, float
 
 def _is_stuck(children: Sequence[ChildProcess]) -> bool:
     """Return whether the programs below a rank are stopped, or wait for what only another process ends."""
-    waits = [(child.state, kernel_wait(child.waits_in)) for child in children]
-    innermost = [(state, wait) for state, wait in waits if wait is not KernelWait.PROCESS]
-    return bool(innermost) and all(state in STOPPED or wait in ENDLESS for state, wait in innermost)
+    innermost = [child for child in children if kernel_wait(child.waits_in) is not KernelWait.PROCESS]
+    return bool(innermost) and all(
+        child.state in STOPPED or child.waits_for_rank or kernel_wait(child.waits_in) in ENDLESS
+        for child in innermost
+    )
 
 
 def _rest_of(world: JobWorld, history: JobHistory, seconds_seen: float) -> Rest:
@@ -604,6 +606,17 @@ def _of_launchers(
     sentence = f"{name} on {some_of(list(launchers), MOST)} waits for other nodes, and has started no rank"
     frame = next(frame for frame in first.stack if "rendezvous" in frame)
     evidence = [f"{name} on {node} is at {short(frame)}"]
+    settings = {
+        "--nnodes": [launcher.nodes for launcher in launchers.values()],
+        "--rdzv-endpoint": [launcher.endpoint for launcher in launchers.values()],
+        "--rdzv-id": [launcher.run_id for launcher in launchers.values()],
+    }
+    for setting, values in settings.items():
+        if len(set(values)) > 1:
+            listing = ", ".join(f"{value or 'none'} on {at}" for value, at in zip(values[:MOST], launchers))
+            sentence += f": each node waits for nodes with its own {setting}, {listing}"
+            remedy = f"give every node the same {setting}; $RANDOM and $(hostname) differ between nodes"
+            return Diagnosis(Verdict.MISMATCH, sentence, evidence=tuple(evidence), remedy=remedy)
     if first.nodes > count:
         sentence += f": it waits for {first.nodes} nodes, and the job has {count}"
         remedy = "give it the number of nodes of the job: --nnodes $SLURM_NNODES"

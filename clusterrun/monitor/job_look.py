@@ -163,9 +163,8 @@ class JobLooker:
             stack = self._reader.read([process.pid])[process.pid].main
         state = proc.find_alive(process.pid)
         letter = state.state if state else ""
-        return SeenLauncher(
-            process.launcher, process.pid, letter, stack, process.least_nodes, process.endpoint
-        )
+        meets = process.rendezvous("endpoint"), process.rendezvous("id")
+        return SeenLauncher(process.launcher, process.pid, letter, stack, process.least_nodes, *meets)
 
 
 def _has_started_ranks(rank: RankProcess, stacks: SpiedProcess) -> bool:

@@ -43,7 +43,6 @@ _LAUNCHER_MODULES = re.compile(
     r"torch\.distributed\.(?:run|launch)|accelerate\.commands\.\w+|deepspeed\.launcher\.\w+|lightning\.fabric\.cli"
 )
 _NODES = re.compile(r"\0--(?:nnodes|num[_-]machines)[=\0](\d+)")
-_ENDPOINT = re.compile(r"\0--rdzv[-_]endpoint[=\0]([^\0]+)")
 _HELPERS = re.compile(r"multiprocessing\.(?:resource_tracker|forkserver)|torch/_inductor/compile_worker")
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 # Variables of processes that clusterrun has started beside the ranks.
@@ -93,11 +92,10 @@ class JobProcess:
             0, _digits(match[1] if match else self.environment.get("PET_NNODES", "").partition(":")[0])
         )
 
-    @property
-    def endpoint(self) -> str:
-        """Return the host and port at which a launcher meets those of other nodes; '' if it names none."""
-        match = _ENDPOINT.search("\0".join(self.arguments))
-        return match[1] if match else self.environment.get("PET_RDZV_ENDPOINT", "")
+    def rendezvous(self, setting: str) -> str:
+        """Return how a launcher meets those of other nodes: its ``--rdzv-SETTING``; '' if it names none."""
+        match = re.search(rf"\0--rdzv[-_]{setting}[=\0]([^\0]+)", "\0".join(self.arguments))
+        return match[1] if match else self.environment.get(f"PET_RDZV_{setting.upper()}", "")
 
 
 @frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
@@ -38,6 +38,7 @@ def read_sample(
     file, grown = most_grown(*files)
     children = [child for child in map(proc.find_alive, proc.below(pid, MOST_CHILDREN)) if child]
     stacks = stacks_of([child.pid for child in children if not child.stopped])
+    own_files = set(proc.descriptors(pid).values())
     return ProcessSample(
         pid=pid,
         state=state,
@@ -53,6 +54,7 @@ def read_sample(
                 stacks.get(child.pid, ()),
                 proc.waits_for_own_thread(child.pid) and len(proc.listed(f"/proc/{child.pid}/task")) == 1,
                 child.seconds,
+                _waits_for_pipe_of(own_files, child.pid),
             )
             for child in children
         ),
@@ -64,6 +66,12 @@ def read_sample(
         file=file,
         written=round(grown / seconds),
     )
+
+
+def _waits_for_pipe_of(files: Collection[str], child: int) -> bool:
+    """Return whether ``child`` waits for a pipe that is one of ``files``."""
+    is_in_pipe = kernel_wait(proc.waiting_in(child)) in (KernelWait.PIPE, KernelWait.FULL_PIPE)
+    return is_in_pipe and awaited_file(child) in files
 
 
 def connections(

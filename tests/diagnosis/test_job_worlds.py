@@ -473,6 +473,8 @@ def test_a_rank_whose_program_starts_processes_between_looks_is_not_blamed(
         (replace(SLEEPS, waits_in="do_wait"), False),
         (replace(SLEEPS, waits_in="wait_for_partner"), True),
         (replace(SLEEPS, state="T"), True),
+        (replace(SLEEPS, waits_in="pipe_read"), False),
+        (replace(SLEEPS, waits_in="pipe_read", waits_for_rank=True), True),
     ],
 )
 def test_a_rank_that_waits_for_a_program_is_blamed_at_once_only_if_the_program_is_stuck(
@@ -1310,6 +1312,15 @@ def test_a_rendezvous_endpoint_that_names_no_other_node_of_the_job_is_reported(
     diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
     assert (diagnosis.culprits, f"its rendezvous endpoint is {endpoint}" in diagnosis.evidence) == ((), True)
     assert diagnosis.message.endswith(problem or "has started no rank")
+
+
+@pytest.mark.parametrize("setting", ["endpoint", "run_id", "nodes"])
+def test_launchers_that_differ_in_how_they_meet_wait_for_each_other(setting: str) -> None:
+    torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC, nodes=2, endpoint="n0:29500", run_id="7")
+    other = replace(torchrun, **{setting: 9 if setting == "nodes" else "n1:29500"})
+    look = [JobLook("n0", NOW, launchers=(torchrun,)), JobLook("n1", NOW, launchers=(other,))]
+    diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
 
 
 def test_launchers_that_await_more_nodes_than_the_job_has_are_reported() -> None:

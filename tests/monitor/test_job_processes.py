@@ -16,7 +16,15 @@ from clusterrun.monitor.job_processes import JobProcess, JobProcesses, of_job, s
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
 PYTHON = ("/venv/bin/python", "train.py")
 TORCHRUN = (
-    *("/venv/bin/python", "/venv/bin/torchrun", "--nnodes", "2", "--rdzv-endpoint=n1:29500"),
+    *(
+        "/venv/bin/python",
+        "/venv/bin/torchrun",
+        "--nnodes",
+        "2",
+        "--rdzv-endpoint=n1:29500",
+        "--rdzv_id",
+        "7",
+    ),
     "train.py",
 )
 
@@ -74,7 +82,7 @@ def test_the_workers_of_torchrun_are_ranks_but_not_torchrun_or_data_loaders() ->
     assert named(result) == [(11, "RANK", 2, 4), (12, "RANK", 3, 4)]
     (launcher,) = result.launchers
     assert (launcher.pid, launcher.launcher, launcher.least_nodes) == (10, "torchrun", 2)
-    assert launcher.endpoint == "n1:29500"
+    assert (launcher.rendezvous("endpoint"), launcher.rendezvous("id")) == ("n1:29500", "7")
     assert [(rank.name.address, rank.name.step, rank.name.task) for rank in result.ranks] == [
         ("n1:29500", "0", -1)
     ] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -169,3 +170,14 @@ def test_a_thread_that_wakes_up_does_not_wait_for_its_own_lock(
     look.first = SpiedProcess(main=frames, script=tuple(map(SpiedFrame, frames)))
     rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
     assert rank.stacks.waits == ((ThreadWait("lock", *frames, number=0),) if is_held else ())
+
+
+def test_a_program_that_reads_a_pipe_of_its_rank_waits_for_the_rank() -> None:
+    look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        until = time.monotonic() + 60
+        while "pipe" not in proc.waiting_in(child.pid) and time.monotonic() < until:
+            time.sleep(0.01)
+        rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+        child.communicate()
+    assert [program.waits_for_rank for program in rank.process.children if program.pid == child.pid] == [True]
