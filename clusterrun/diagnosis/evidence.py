@@ -195,7 +195,8 @@ class PythonStacks:
     # the condition of the ``while`` around the main thread's place; '' if its innermost loop has none
     loop: str = ""
     # where the main thread is in the script, outermost frame first: ``in FILE FUNCTION``, ``line N`` of each
-    # statement around its place, ``turn N`` of a loop (``turn ?`` if that is unknown), ``if ARM`` of a branch
+    # statement around its place, ``turn N`` of a loop (``turn ?`` if that is unknown), ``if ARM`` of a
+    # branch, ``with ?`` at the begin or end of a ``with``
     position: tuple[str, ...] = ()
     # frames of the user's code that the main thread was in during the look, outside of collectives
     samples: tuple[str, ...] = ()
@@ -283,7 +284,8 @@ class RankSnapshot:
             return StackLocation(Doing.USER, place.frame)
         process, stacks = self.process, self.stacks
         sleeps = 0 < process.seconds <= process.idle and process.busy < CROWDED
-        if sleeps and not (stacks.native or stacks.threads) and is_in_backward(stacks.main):
+        may_be_hook = any(not thread.begun for thread in stacks.threads)
+        if sleeps and not (stacks.native or may_be_hook) and is_in_backward(stacks.main):
             return StackLocation(Doing.COLLECTIVE, place.frame, BACKWARD)
         return place
 

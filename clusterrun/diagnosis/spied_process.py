@@ -21,6 +21,7 @@ from clusterrun.diagnosis.stacks import (
     Doing,
     ThreadPlace,
     frame_of,
+    function_of,
     is_library,
     joins_thread,
     location,
@@ -217,7 +218,10 @@ def _threads(threads: Sequence[Mapping[str, Any]]) -> tuple[ThreadPlace, ...]:
             operation = place.operation if place.doing is Doing.COLLECTIVE else ""
             is_of_all = bool(operation) and _call(frames).is_of_all
             holds_lock = bool(thread.get("owns_gil"))
-            places.append(ThreadPlace(user_frames[-1], user_frames[0], operation, is_of_all, holds_lock))
+            begun = function_of(stack[-1]) == "_bootstrap"
+            places.append(
+                ThreadPlace(user_frames[-1], user_frames[0], operation, is_of_all, holds_lock, begun)
+            )
     places.sort(key=lambda place: not place.operation)
     return tuple(dict.fromkeys(places))[:MOST_THREADS]
 

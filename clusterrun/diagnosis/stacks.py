@@ -104,6 +104,7 @@ class ThreadPlace:
     operation: str = ""  # the collective that it waits in; '' if it waits in none
     is_of_all: bool = False  # that collective is known to take all ranks
     holds_lock: bool = False  # it holds the lock of Python's interpreter (GIL)
+    begun: bool = False  # Python's module ``threading`` began it, so it is no hook of the backward pass
     waits: str = ""  # what it waits for, as ``ThreadWait.kind``; '' if that is unknown
 
 

@@ -164,8 +164,10 @@ def _steps(frame: ScriptFrame) -> list[str]:
         if isinstance(node, ast.stmt):
             steps.append(f"line {node.lineno}")
         is_in_head = isinstance(getattr(node, "body", None), list) and number < node.body[0].lineno
-        if isinstance(node, (*LOOPS, ast.With, ast.AsyncWith)) and is_in_head:
-            steps.append("turn ?")  # Python comes here again after the body
+        if isinstance(node, (ast.With, ast.AsyncWith)) and is_in_head:
+            steps.append("with ?")  # Python comes here again after the body
+        elif isinstance(node, LOOPS) and is_in_head:
+            steps.append("turn ?")
         elif isinstance(node, LOOPS):
             is_counted = isinstance(node, ast.For) and _COUNTS.match(ast.unparse(node.iter))
             target = ast.walk(node.target) if isinstance(node, ast.For) and is_counted else ()
@@ -282,6 +284,13 @@ def _called(nodes: Sequence[ast.stmt], number: int = 0) -> set[str]:
     return {name_of(call) for call in calls if not number or call.lineno <= number <= (call.end_lineno or 0)}
 
 
+def _statements(nodes: Sequence[ast.stmt], names: set[str]) -> list[str]:
+    """Return those of ``names`` that statements call without a use of the result, in the order of lines."""
+    parts = (part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Expr))
+    calls = sorted((part.lineno, name_of(part.value)) for part in parts if isinstance(part.value, ast.Call))
+    return [name for _, name in calls if name in names]
+
+
 def block_around(tree: ast.Module, number: int, with_conditions: bool = True) -> str:
     """Return ``finally``, ``except ERROR`` or ``if RANK == …`` for the innermost block around a line.
 
@@ -294,8 +303,11 @@ def block_around(tree: ast.Module, number: int, with_conditions: bool = True) ->
         elif isinstance(node, ast.ExceptHandler):
             blocks.append((node.body, f"except {ast.unparse(node.type)}" if node.type else "except"))
         elif isinstance(node, ast.If) and with_conditions:
-            # The other ranks make the same call in the other branch.
-            if _called(node.body, number) & _called(node.orelse):
+            # The other ranks make the same call in the other branch, perhaps in another order.
+            shared = _called(node.body) & _called(node.orelse)
+            own, other = _statements(node.body, shared), _statements(node.orelse, shared)
+            is_other_order = own != other and sorted(own) == sorted(other)
+            if shared & _called(node.body, number) and not is_other_order:
                 continue
             test, parts = node.test, [node.test]
             if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):

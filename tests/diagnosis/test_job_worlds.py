@@ -512,6 +512,8 @@ def test_ranks_that_sleep_in_the_backward_pass_wait_there_without_native_frames(
     assert blamed(verdict(*(sampled(rank, stack=stack) for rank in range(3)), sampled(3, stack=LOOP))) == [
         (3, "n0")
     ]
+    loads = (replace(hook[0], begun=True),)
+    assert sampled(0, stack=stack, threads=loads).snapshot.location.doing is Doing.COLLECTIVE
     unknown: tuple[dict[str, Any], ...] = ({"threads": hook}, {"busy": 0.9}, {"idle": 0.5})
     for facts in unknown:
         assert sampled(0, stack=stack, **facts).snapshot.location.doing is Doing.USER
@@ -944,6 +946,27 @@ def test_a_rank_that_is_further_than_all_others_left_out_the_call_in_which_they_
         Verdict.MISMATCH,
         culprits,
     )
+
+
+@pytest.mark.parametrize(
+    ("usual", "own", "loop"),
+    [
+        ("line 50, turn ?, line 51", "line 60", "train.py:50 (main)"),
+        ("line 50, in /home/me/fit.py fit, line 4, turn 7, line 5", "line 51", "fit.py:4 (fit)"),
+        ("turn 4, line 52, turn ?, line 53", "turn 5, line 52, turn ?, line 53", "train.py:52 (main)"),
+        ("turn 4, line 52", "turn 5, line 51", ""),
+        ("line 50, if 50 False, line 51, turn 2", "line 60", ""),
+        ("line 50, turn 2, line 51", "line 50, turn 2, line 53", ""),
+    ],
+)
+def test_a_rank_that_has_left_the_loop_in_which_all_others_are_is_named_with_the_loop(
+    usual: str, own: str, loop: str
+) -> None:
+    ranks = [in_turn(rank, usual, call=EVERYBODY) for rank in (0, 2, 3)]
+    diagnosis = verdict(*ranks, in_turn(1, own, stack=BARRIER, call=EVERYBODY))
+    assert [culprit.rank for culprit in diagnosis.culprits] == [1]
+    assert (f"rank 1 has left the loop at {loop}, " in diagnosis.message) == bool(loop)
+    assert ("drop_last" in diagnosis.remedy) == bool(loop)
 
 
 def test_ranks_that_are_further_are_named_though_each_of_them_may_be_right() -> None:

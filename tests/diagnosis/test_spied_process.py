@@ -300,6 +300,13 @@ def test_the_lock_file_that_filelock_polls_for_is_its_variable() -> None:
     )
 
 
+def test_a_thread_that_the_module_threading_began_is_no_hook_of_the_backward_pass() -> None:
+    loads = [frame("load", "/home/me/train.py", 30)]
+    threading = frame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 1002)
+    began = [spied(STEP, others=(stack,)).threads[0].begun for stack in (loads, [*loads, threading])]
+    assert began == [False, True]
+
+
 def test_threads_are_numbered_by_the_namespace_of_their_process() -> None:
     text = json.dumps([{"pid": 7, "os_thread_id": 1, "frames": [STEP]}])
     assert (read_spied(text).main, read_spied(text, {1: 7}).counters) == ((), ("i=5",))

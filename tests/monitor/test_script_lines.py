@@ -79,6 +79,8 @@ def test_a_block_that_one_rank_enters_is_found(condition: str, block: str) -> No
 def test_a_call_that_the_other_ranks_make_in_the_other_branch_is_in_no_block() -> None:
     tree = ast.parse("if rank == 0:\n    comm.bcast(x)\n    save()\nelse:\n    x = comm.bcast(None)")
     assert (block_around(tree, 2), block_around(tree, 3)) == ("", "if rank == 0")
+    tree = ast.parse("if rank == 0:\n    log(x)\n    sync()\nelse:\n    sync()\n    if x:\n        log(x)")
+    assert (block_around(tree, 2), block_around(tree, 5)) == ("if rank == 0", "")
 
 
 def test_a_line_without_one_wait_shows_no_key() -> None:
@@ -195,7 +197,7 @@ def fit(loader, store):
     [
         (2, ["line 2", "turn ?"]),
         (4, ["line 2", "turn 1", "line 3", "turn ?", "line 4"]),
-        (5, ["line 2", "turn 1", "line 5", "turn ?"]),
+        (5, ["line 2", "turn 1", "line 5", "with ?"]),
         (6, ["line 2", "turn 1", "line 5", "line 6"]),
         (8, ["line 2", "turn 1", "line 7", "if 7 False", "line 8"]),
         (10, ["line 2", "turn 1", "line 7", "if 7 True", "line 10"]),

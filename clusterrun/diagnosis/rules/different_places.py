@@ -81,7 +81,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
             for rank, frame in parting_frames(table).items()
         )
     certainty = CERTAINTY if odd else UNDECIDED
-    explain = partial(explain_different_places, places=places, ahead=ahead)
+    loop = _loop_left(table, odd or ahead)
+    explain = partial(explain_different_places, places=places, ahead=ahead, loop=loop)
     return [Hypothesis(explain, certainty, odd)]
 
 
@@ -97,6 +98,33 @@ def _out_of_step(table: CallTable, vote: RankVote) -> tuple[Ranks, Ranks, bool]:
         if all(steps) and all(positions[rank] == first for rank in behind):
             return behind, ahead, any(step.startswith("if ") for step in max(steps, key=len))
     return (), (), False
+
+
+def _loop_left(table: CallTable, ranks: Ranks) -> str:
+    """Return the loop that ``ranks`` have left and all others are in, as ``train.py:64 (train)``, or ''."""
+    others = [rank.stacks.position for rank in table.living if rank.rank not in ranks]
+    loops = {_loop_before(other, table.of(rank).stacks.position) for rank in ranks for other in others}
+    return loops.pop() if len(loops) == 1 else ""
+
+
+def _loop_before(inside: Sequence[str], behind: Sequence[str]) -> str:
+    """Return the loop around the place ``inside`` that certainly ends before the place ``behind``."""
+    steps = steps_before(inside, behind)
+    function = line = ""
+    for index, step in enumerate(inside):
+        kind, _, text = step.partition(" ")
+        # The first step that differs may be another turn of a loop around both places.
+        is_before = index > len(inside) - len(steps)
+        if kind == "in":
+            function = text
+        elif kind == "line":
+            line = text
+        elif kind == "turn" and is_before:
+            file, _, name = function.rpartition(" ")
+            return short(f"{file}:{line} {name}")
+        elif kind == "if" and is_before:
+            return ""  # The rank behind it may never have come to that loop.
+    return ""
 
 
 def _is_collective(table: CallTable, rank: int) -> bool:
@@ -135,21 +163,27 @@ def _odd(table: CallTable, sides: Sequence[Ranks]) -> Ranks:
 
 
 def explain_different_places(
-    table: CallTable, blamed: Ranks, places: Mapping[int, str], ahead: Ranks = ()
+    table: CallTable, blamed: Ranks, places: Mapping[int, str], ahead: Ranks = (), loop: str = ""
 ) -> Diagnosis:
     sides = RankVote(places).sides
     lines = {ranks: f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {place}" for place, ranks in sides}
     sentence = "ranks wait for each other in different calls: " + "; ".join([*lines.values()][:MOST_LINES])
     usual_wait = next(line for ranks, line in lines.items() if not set(ranks) <= set(blamed))
     whys = {rank: f"it waits in {places[rank]}, while {usual_wait}" for rank in blamed}
-    if ahead:
+    remedy = (
+        "let every rank call the same collectives in the same order: compare the conditions of these lines"
+    )
+    if loop:
+        left = blamed or ahead
+        verb = "has" if len(left) == 1 else "have"
+        sentence += f"; {ranks_in_words(left)} {verb} left the loop at {loop}, in which the others are"
+        remedy = "let every rank make as many turns of that loop: is its data uneven (drop_last, or the Join "
+        remedy += "of DDP), or does a break, continue or exception end its turns early?"
+    elif ahead:
         verb = "is" if len(ahead) == 1 else "are"
         sentence += f"; {ranks_in_words(ahead)} {verb} further in the script"
     if not whys:
         sentence += ": stacks alone do not show which of them is wrong"
-    remedy = (
-        "let every rank call the same collectives in the same order: compare the conditions of these lines"
-    )
     stored = [wait for wait in table.waits if wait.operation.startswith(STORE_WAIT)]
     if stored and not whys:
         setting = key_lines(table.of(stored[0].rank))[:MOST_LINES]
