@@ -23,6 +23,7 @@ from clusterrun.diagnosis.stacks import (
     ThreadPlace,
     function_of,
     in_data_loader,
+    is_in_backward,
     is_library,
     joins_processes,
     line_of,
@@ -98,8 +99,9 @@ def seen_rank(
     request = stacks.request
     if place.doing is Doing.RENDEZVOUS and not request.store and name.address:
         request = replace(request, store=name.address)
-    block = ""
-    if place.doing in TOGETHER:
+    block, steps = "", ()
+    if place.doing in TOGETHER or is_in_backward(stacks.main):
+        steps = position(frames)
         # A wait in the script's own line may be for a message of one other rank.
         may_meet_all = place.frame != stacks.main[0] or call.is_of_all
         is_half = place.operation != SOME_WAIT and _BETWEEN_TWO.search(place.operation)
@@ -117,7 +119,7 @@ def seen_rank(
             native=stacks.native,
             block=block,
             loop=loop,
-            position=position(frames) if place.doing in TOGETHER else (),
+            position=steps,
         ),
         call=call,
         request=request,

@@ -14,8 +14,9 @@ from clusterrun.diagnosis.job_log import JobLog
 from clusterrun.diagnosis.job_looks import JobLook
 from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
 from clusterrun.diagnosis.log_suspects import calls_of_other_groups
-from clusterrun.diagnosis.stacks import script_has_ended
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.rules.different_places import CERTAINTY
+from clusterrun.diagnosis.stacks import location, script_has_ended
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.operations.context import Context, Tell, quiet
@@ -70,7 +71,7 @@ def diagnose_job(
         growth = f"{job.output} grew by {grown} bytes within {clock.monotonic() - began:.0f} s"
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, growth))
     if diagnosis.verdict is not Verdict.NOTHING:
-        diagnosis = _with_output(diagnosis, output_of(context, job), job.output, looker.all_run)
+        diagnosis = _with_output(diagnosis, output_of(context, job), job.output, looker)
 
     # The commands of a diagnosis name no run: name the job in them, and the file of its output.
     def named(text: str) -> str:
@@ -90,18 +91,29 @@ def diagnose_job(
     return replace(diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=remedy)
 
 
-def _with_output(diagnosis: Diagnosis, log: JobLog, path: str, all_run: bool) -> Diagnosis:
-    """Add what the job's output says of a failure, or of calls that torch did not run."""
+def _with_output(diagnosis: Diagnosis, log: JobLog, path: str, looker: LookStep) -> Diagnosis:
+    """Add what the job's output says of a failure, or of calls that torch did not run.
+
+    Ranks that torch did not let into the very call in which all others wait are the culprits.
+    """
     evidence = diagnosis.evidence
     if failure := failure_in_output(log):
         evidence = (f"{path} tells of a failure: {failure}", *evidence)
-        if all_run:
+        if looker.all_run:
             # The process that printed the error still runs.
             error = failure.rpartition(" failed first: ")[2]
             evidence = (*diagnosis.evidence, f"{path} shows an error that ended no rank: {error}")
     for call, ranks in calls_of_other_groups(log).items():
         outside = f"{ranks_in_words(ranks)} called {call} of a group of other ranks"
         evidence = (f"{path} shows that {outside}, and went on without it", *evidence)
+        waiting = [group for group in diagnosis.groups if location(group.stack).operation == call]
+        inside = {rank for group in waiting for rank in unfolded(group.ranks)}
+        is_rest = bool(inside) and ranks == looker.node_by_rank.keys() - inside
+        if is_rest and diagnosis.verdict is Verdict.MISMATCH and not diagnosis.culprits:
+            why = f"it called {call} of a group of other ranks, in which {ranks_in_words(inside)} wait for it"
+            culprits = tuple(Culprit(rank, looker.node_by_rank[rank], why) for rank in sorted(ranks))
+            remedy = f"let these ranks pass the group that they are in to {call}"
+            diagnosis = replace(diagnosis, culprits=culprits, certainty=CERTAINTY, remedy=remedy)
     return replace(diagnosis, evidence=evidence)
 
 
@@ -133,6 +145,7 @@ class LookStep:
         self._program = program_for_nodes(context)
         self._spy = spy_folder(context, is_shared=user in ("", user_name()))
         self.all_run = False  # the scripts of all ranks ran at the newest look
+        self.node_by_rank: dict[int, str] = {}  # of the newest look
 
     def judge(self, seconds: float, limit: float, history: JobHistory) -> Judgement:
         """Look for ``seconds`` and judge. Raise ``ClusterrunError`` if no node answers."""
@@ -142,6 +155,7 @@ class LookStep:
         ranks = [rank for world in worlds_of(looks, not mute) for rank in world.ranks]
         running = [rank for rank in ranks if rank.state and not script_has_ended(rank.stacks.main)]
         self.all_run = len(running) == len(ranks) > 0
+        self.node_by_rank = {rank.rank: rank.node for rank in ranks}
         return diagnose_looks(looks, mute, history, quiet)
 
     def look(self, seconds: float, limit: float) -> tuple[list[JobLook], list[tuple[str, str]]]:

@@ -969,6 +969,14 @@ def test_a_rank_that_has_left_the_loop_in_which_all_others_are_is_named_with_the
     assert ("drop_last" in diagnosis.remedy) == bool(loop)
 
 
+def test_ranks_that_reduce_what_a_lightning_module_logs_are_shown() -> None:
+    result = f"{LIBRARY}/lightning/pytorch/trainer/connectors/logger_connector/result.py:248 compute"
+    logging = [sampled(rank, stack=(BARRIER[0], result, *LINE)) for rank in (0, 1, 3)]
+    diagnosis = verdict(*logging, sampled(2, stack=(ALL_REDUCE[0], *LINE)))
+    assert "ranks 0-1 and 3 reduce a value of self.log(sync_dist=True)" in diagnosis.message
+    assert "let every rank log the same values" in diagnosis.remedy
+
+
 def test_ranks_that_are_further_are_named_though_each_of_them_may_be_right() -> None:
     behind = [in_turn(rank, "line 50") for rank in (0, 3)]
     diagnosis = verdict(*behind, *(in_turn(rank, "line 51", stack=BARRIER) for rank in (1, 2)))

@@ -65,6 +65,15 @@ def test_a_library_s_wait_of_unknown_kind_in_a_block_of_one_rank_may_be_for_all(
     assert rank.stacks.block == f"{script}:2 <module>: if rank == 0"
 
 
+def test_a_rank_in_the_backward_pass_shows_its_place_in_the_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("for x in loader:\n    loss(x).backward()\n")
+    look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
+    engine = "/venv/lib/python3.11/site-packages/torch/autograd/graph.py:979 _engine_run_backward"
+    look.first = SpiedProcess(main=(engine, f"{tmp_path}/train.py:2 <module>"), variables=((),))
+    rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
+    assert rank.stacks.position[1:] == ("line 1", "turn ?", "line 2")
+
+
 @pytest.mark.parametrize(
     ("waits_in", "switches", "is_held"),
     [("futex_do_wait", 9, True), ("futex_do_wait", 1, False), ("", 9, False)],

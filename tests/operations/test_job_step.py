@@ -338,6 +338,27 @@ def test_ranks_that_called_a_collective_of_other_ranks_are_evidence(
     assert "ranks 1-2 called all_reduce" in evidence[0]
 
 
+@pytest.mark.parametrize(("warned", "culprits"), [((2, 1), [1, 2]), ((1, 3), [])])
+def test_ranks_that_torch_did_not_let_into_the_call_of_all_others_are_the_culprits(
+    warned: tuple[int, ...], culprits: list[int], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = replace(JOB, output=str(tmp_path / "slurm-7.out"), nodelist="n1")
+    warning = "c10d.py:9: Running all_reduce on global rank {} which does not belong to the given group.\n"
+    (tmp_path / "slurm-7.out").write_text("".join(map(warning.format, warned)))
+    c10d = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    ranks = []
+    for rank, call in enumerate(("all_reduce", "barrier", "barrier", "all_reduce")):
+        process = ProcessSample(8 + rank, "S", seconds=1.0, idle=60.0)
+        stack = (f"{c10d}:9 {call}", f"/me/fit.py:9 {call}", "/me/fit.py:20 <module>")
+        snapshot = RankSnapshot(rank, "n1", process, PythonStacks(stack), quiet=-1.0)
+        ranks.append(SeenRank(RankName("RANK", rank, 4), snapshot))
+    look = JobLook("n1", 1.0, tuple(ranks), processes=4)
+    answer = system.Completed(("srun",), 0, "\n".join(lines_of("n1", look)), "", 1.0)
+    monkeypatch.setattr(system, "run", lambda *arguments, **options: answer)
+    diagnosis = diagnosing.diagnose_job(context(tmp_path), job, 40.0)
+    assert [culprit.rank for culprit in diagnosis.culprits] == culprits
+
+
 def test_an_output_that_grows_during_the_looks_is_evidence(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

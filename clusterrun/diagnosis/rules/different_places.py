@@ -32,6 +32,8 @@ from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MOST_LINES, blame, more_is_seen, reasons, verb_s
 
 CERTAINTY = 55
+# The part of a frame in which Lightning reduces what a script logged over all ranks.
+_LIGHTNING_LOG = "/logger_connector/result.py:"
 # Without a culprit, a rule that compares the two ends of a send says more.
 UNDECIDED = 35
 
@@ -79,6 +81,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
         places.update(
             (rank, f"{places[rank]} by way of {short(frame)}")
             for rank, frame in parting_frames(table).items()
+            if short(frame) != waits[rank].line
         )
     certainty = CERTAINTY if odd else UNDECIDED
     loop = _loop_left(table, odd or ahead)
@@ -182,6 +185,13 @@ def explain_different_places(
     elif ahead:
         verb = "is" if len(ahead) == 1 else "are"
         sentence += f"; {ranks_in_words(ahead)} {verb} further in the script"
+    logging = [
+        rank.rank for rank in table.living if any(_LIGHTNING_LOG in frame for frame in rank.stacks.main)
+    ]
+    if logging:
+        sentence += f"; {ranks_in_words(logging)} reduce{verb_s(logging)} a value of self.log(sync_dist=True)"
+        remedy = "let every rank log the same values in self.log(sync_dist=True), also if it has none; or "
+        remedy += "compare the conditions of these lines"
     if not whys:
         sentence += ": stacks alone do not show which of them is wrong"
     stored = [wait for wait in table.waits if wait.operation.startswith(STORE_WAIT)]

@@ -202,7 +202,9 @@ def explain_other_world(table: CallTable, blamed: Ranks, worlds: Mapping[int, in
         f"{ranks_in_words(whys)} asked init_process_group for a world of {worlds[first]} ranks; there are "
     )
     sentence += f"{table.of(first).request.started}"
-    remedies = ["give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"]
+    remedies = [
+        "set WORLD_SIZE and the world_size of init_process_group to the number of ranks, or set neither"
+    ]
     if table.by_stacks:  # mp.spawn sets neither
         remedies.append("start as many ranks as that (srun, nprocs of mp.spawn, --nproc-per-node)")
     if len(blamed) == len(table.ranks):  # all expect ranks that nobody has started
