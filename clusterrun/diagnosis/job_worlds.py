@@ -607,7 +607,7 @@ def _of_launchers(
     frame = next(frame for frame in first.stack if "rendezvous" in frame)
     evidence = [f"{name} on {node} is at {short(frame)}"]
     settings = {
-        "--nnodes": [launcher.nodes for launcher in launchers.values()],
+        "--nnodes": [str(launcher.nodes) for launcher in launchers.values()],
         "--rdzv-endpoint": [launcher.endpoint for launcher in launchers.values()],
         "--rdzv-id": [launcher.run_id for launcher in launchers.values()],
     }
