@@ -99,8 +99,8 @@ class JobHistory:
         # The clock, and the processor seconds of each process below a rank that waits for a program, at the
         # first look.
         self._programs: dict[tuple[str, int], tuple[float, Mapping[int, float]]] = {}
-        # The clock and the script's whole numbers at the first look.
-        self._numbers: dict[tuple[str, int], tuple[float, Sequence[str]]] = {}
+        # The clock at the first look, and the script's whole numbers at each look.
+        self._numbers: dict[tuple[str, int], tuple[float, list[dict[str, int]]]] = {}
 
     def with_counts(
         self, rank: RankSnapshot, before: Sequence[str], after: Sequence[str]
@@ -108,20 +108,25 @@ class JobHistory:
         """Return ``rank`` with the variables that counted since the first look, and the seconds since then.
 
         A rank that sleeps and counts slowly in a ``while`` may try the same thing for ever. The processor
-        time of a program that it waits for counts too, and the processes that the program starts.
+        time of a program that it waits for counts too, and the processes that the program starts. A number
+        that has fallen meanwhile may be a random one, so it shows no progress of a rank that computes.
         """
-        began, first = self._numbers.setdefault(
-            (rank.node, rank.process.pid), (rank.clock - rank.process.seconds, before)
+        began, looks = self._numbers.setdefault(
+            (rank.node, rank.process.pid), (rank.clock - rank.process.seconds, [])
         )
+        for numbers in (before, after):
+            pairs = (number.partition("=") for number in numbers)
+            looks.append({name: int(number) for name, _, number in pairs})
         seconds = max(0.0, rank.clock - began)
-        earlier = {name: number for name, _, number in (counter.partition("=") for counter in first)}
         counts = []
-        for name, _, number in (counter.partition("=") for counter in after):
-            grown = int(number) - int(earlier.get(name, number))
+        for name, number in looks[-1].items():
+            values = [numbers[name] for numbers in looks if name in numbers]
+            grown = number - looks[0].get(name, number)
             may_retry = bool(rank.stacks.loop) or _RETRIES.search(name) is not None
             is_quick = rank.process.busy >= CROWDED or grown >= COUNTS * seconds
-            if grown > 0 and (is_quick or not may_retry):
-                counts.append(f"{name}={earlier[name]} to {number}")
+            is_random = rank.works and values != sorted(values)
+            if grown > 0 and (is_quick or not may_retry) and not is_random:
+                counts.append(f"{name}={looks[0][name]} to {number}")
         if waits_for_program(rank.stacks.main):
             children = rank.process.children
             used_at_first = {child.pid: child.used for child in children}

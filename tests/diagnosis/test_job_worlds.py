@@ -425,6 +425,18 @@ def test_a_busy_rank_that_could_count_is_named_only_after_it_was_seen_to_stay() 
         assert (diagnosis.verdict, diagnosis.culprits) == (expected, ())
 
 
+@pytest.mark.parametrize(("number", "shows"), [(10, "still works (item=3 to 12)"), (5, "an endless loop")])
+def test_a_number_that_falls_between_looks_shows_no_progress_of_a_busy_rank(number: int, shows: str) -> None:
+    history = JobHistory()
+    for clock, before, after in ((NOW, 3, 9), (NOW + 25, number, 12)):
+        values = {"numbers": (f"item={after}",), "before": (f"item={before}",)}
+        late = replace(sampled(3, stack=EVALUATES, busy=1.0, idle=0.0), **values)
+        ranks = [*(sampled(rank) for rank in range(3)), late]
+        ranks = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
+        diagnosis = diagnose_looks(looks(*ranks), (), history).diagnosis
+    assert (diagnosis.culprits, shows in diagnosis.message) == ((), True)
+
+
 @pytest.mark.parametrize(
     ("stack", "used", "verdict"),
     [
