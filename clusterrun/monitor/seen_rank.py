@@ -99,7 +99,8 @@ def seen_rank(
     request = stacks.request
     if place.doing is Doing.RENDEZVOUS and not request.store and name.address:
         request = replace(request, store=name.address)
-    block, steps = "", ()
+    block = ""
+    steps: tuple[str, ...] = ()
     if place.doing in TOGETHER or is_in_backward(stacks.main):
         steps = position(frames)
         # A wait in the script's own line may be for a message of one other rank.

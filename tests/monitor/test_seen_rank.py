@@ -69,7 +69,8 @@ def test_a_rank_in_the_backward_pass_shows_its_place_in_the_script(tmp_path: Pat
     (tmp_path / "train.py").write_text("for x in loader:\n    loss(x).backward()\n")
     look = RankLook(RankProcess(RankName("RANK", 1, 2), os.getpid(), {}))
     engine = "/venv/lib/python3.11/site-packages/torch/autograd/graph.py:979 _engine_run_backward"
-    look.first = SpiedProcess(main=(engine, f"{tmp_path}/train.py:2 <module>"), variables=((),))
+    frame = f"{tmp_path}/train.py:2 <module>"
+    look.first = SpiedProcess(main=(engine, frame), script=(SpiedFrame(frame),))
     rank = seen_rank.seen_rank(look, "n1", 1.0, StackReader(""), proc.TcpTables()).snapshot
     assert rank.stacks.position[1:] == ("line 1", "turn ?", "line 2")
 
