@@ -23,7 +23,7 @@ STEP = re.compile(
 )
 # Exceptions and messages of the libraries through which ranks communicate.
 _COMMUNICATION = re.compile(r"DistBackendError|NCCL (?:WARN|error)")
-# A rank that prints this after an error has survived it.
+# Words that a run has finished.
 FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
 # What a program prints before or after the traceback of an error that does not end it.
 _GOES_ON = re.compile(
@@ -143,7 +143,7 @@ class LogProcess:
             self.places[-1] = replace(self.places[-1], rank=place.rank, node=place.node)
         if is_source:
             return is_of_report
-        if FINISHED.search(text):
+        if FINISHED.search(text) and self._has_survived():
             self.steps += STEPS_AFTER_SURVIVED
         # Ranks that load files end bars, and a process that ends prints its bar again.
         elif (
@@ -157,6 +157,15 @@ class LogProcess:
         elif self.places:
             self.output += is_plain_output(text)
         return is_of_report
+
+    def _has_survived(self) -> bool:
+        """Return whether the program caught the newest error and went on, so it prints its own end.
+
+        A batch script may print such words after a program that failed.
+        """
+        if not self.places or not self.listener.errors[-1].caught:
+            return False
+        return self.places[-1].goes_on or self.steps > self.places[-1].steps
 
     def on_end(self) -> None:
         """Note that a rank has ended. Later output may be that of other ranks."""

@@ -26,6 +26,8 @@ OF_RANKS = 50
 LATER = timedelta(minutes=10)
 _CANCELLED = re.compile(r"\*\*\* JOB (\d+) .* CANCELLED AT (\d\S+)")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
+# What ``date`` prints, often at both ends of a script.
+_DATE = re.compile(r"^\w{3},? (?:\w{3} +\d+|\d+ \w{3} \d{4}) \d\d:\d\d:\d\d\b.{0,20}$")
 _NOHUP = "nohup: ignoring input"
 _HEADER = "Traceback (most recent call last)"
 
@@ -107,7 +109,7 @@ class RunDetector:
         One line is enough if Slurm ended the job. Else ranks that started late may print one line again.
         """
         letters = _NO_LETTERS.sub(" ", text)[:HEAD_WIDTH]
-        if len(letters) < HEAD_LETTERS or STEP.search(text) or _HEADER in text:
+        if len(letters) < HEAD_LETTERS or STEP.search(text) or _HEADER in text or _DATE.match(text):
             return False
         has_ended = self._ending is not EndSign.NONE
         if letters in self._head and has_ended and letters not in self._printed_twice:
