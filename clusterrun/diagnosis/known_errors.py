@@ -499,7 +499,7 @@ ROWS: tuple[KnownError, ...] = (
         "slurmd's log on the node says why; another --mpi (srun --mpi=list) tests whether PMIx is the cause",
     ),
     KnownError(
-        r"No space left on device|Errno 28|ENOSPC",
+        r"[Nn]o space left on device|Errno 28|ENOSPC",
         "a disk is full",
         "free some space; df -h on the node shows which disk (clusterrun exec -- df -h)",
         shared=True,
@@ -537,8 +537,8 @@ ROWS: tuple[KnownError, ...] = (
     ),
     WRITE_FAILED,
     KnownError(
-        r"size mismatch for .*copying a param",
-        "the weights of the checkpoint do not fit the model",
+        r"size mismatch for .*copying a param|Missing key in checkpoint state_dict",
+        "the checkpoint does not fit the model",
         "build the model with the sizes of the checkpoint (vocabulary, classes, width), or load another one",
     ),
     KnownError(
@@ -558,6 +558,11 @@ ROWS: tuple[KnownError, ...] = (
         r"(?:unrecognized arguments|not used by the HfArgumentParser).*--local[-_]rank",
         "the launcher passes --local_rank, and the script does not take it",
         "start it with torchrun and read LOCAL_RANK, or let the script take --local_rank",
+    ),
+    KnownError(
+        r"(?:^|: )error: (?:unrecognized arguments|the following arguments are required|argument -)",
+        "the command has an option that the script does not take, or lacks one",
+        "correct the options of the command; --help of the script lists them",
     ),
     KnownError(
         r"Too many open files|Errno 24|received 0 items of ancdata|unable to open shared memory object",
@@ -706,8 +711,9 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"stack expects each tensor to be equal size|you should probably activate truncation",
-        "the samples of a batch have different lengths",
-        "a collate_fn that pads inputs and labels, or padding=True and truncation=True in the tokenizer",
+        "the samples of a batch have different shapes",
+        "texts: padding=True and truncation=True in the tokenizer; else a collate_fn that pads, or crops and "
+        "converts images to one mode",
     ),
     # --- training alone ---
     KnownError(

@@ -139,6 +139,8 @@ class FirstFailure:
         """
         error, first = entry.error, self._error
         is_similar = not self._launcher_names_it and is_alike(error, first)
+        if error.text == first.text and not (error.frame and first.frame):
+            return True
         return error.frame == first.frame and (error.text == first.text or is_similar)
 
     def _who_failed(self) -> tuple[tuple[int, ...], list[str]]:

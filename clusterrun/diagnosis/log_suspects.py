@@ -26,7 +26,11 @@ _LOOKS_WRONG = re.compile(
     r"|unrecognized|unreachable|mismatch|corrupt(?:ed)?|closing signal)\b"
 )
 # A frame of Open MPI's handler of signals: the library or program, and the function.
-_NATIVE_FRAME = re.compile(r"\[[\w.-]+:\d+\] \[ ?\d+\] (?:\S*/)?([^/\s]+)\((\w+)\+0x")
+# The handler of UCX names the function only.
+_NATIVE_FRAME = re.compile(
+    r"\[[\w.-]+:\d+\] \[ ?\d+\] (?:\S*/)?(?P<file>[^/\s]+)\((?P<function>\w+)\+0x"
+    r"|^ *\d+ 0x[0-9a-f]+ (?!__sigaction)(?P<name>\w+)\(\)"
+)
 # The addresses of an RDMA connection that failed.
 _CONNECTION = re.compile(
     r"(?:^(?P<node>[\w.-]+):\d+:\d+ .*)?completion from peer (?P<peer>[\w.]+)<"
@@ -35,7 +39,7 @@ _CONNECTION = re.compile(
 # Source code, headings, and what launchers and loaders print of an error.
 _NOT_NEAR = re.compile(
     r"^raise |:$|frame #|following exception|(?:exitcode|exit code|status)\b|: Caught |^\w+\("
-    r"|terminate called"
+    r"|terminate called|closing signal"
 )
 
 # torch's warning to a rank that calls a collective of a group of other ranks, and goes on without it.
@@ -54,13 +58,22 @@ def calls_of_other_groups(log: JobLog) -> dict[str, set[int]]:
 def native_frame(log: JobLog, before: int) -> str:
     """Return where native code crashed, by the innermost named frame that Open MPI shows; '' without."""
     frames = (_NATIVE_FRAME.match(text) for order, _, text in log.tail if order < before)
-    return next((f"it was in {frame[2]} of {frame[1]}" for frame in frames if frame), "")
+    frame = next(filter(None, frames), None)
+    if frame is None:
+        return ""
+    return f"it was in {frame['name'] or frame['function']}" + (
+        f" of {frame['file']}" if frame["file"] else ""
+    )
 
 
 def complaint_before(log: JobLog, end: int) -> str:
     """Return the last line of those before an end that mentions something that went wrong; '' without."""
     lines = [text for order, _, text in log.tail if order < end]
-    own = [line for line in lines[-LINES_BEFORE:] if not ((row := meaning(line)) and row.consequence)]
+    own = [
+        line
+        for line in lines[-LINES_BEFORE:]
+        if not (HARMLESS.search(line) or ((row := meaning(line)) and row.consequence))
+    ]
     return last_complaint(own)
 
 

@@ -20,6 +20,7 @@ from clusterrun.diagnosis.job_log import (
 )
 from clusterrun.diagnosis.known_errors import (
     LAUNCHER_FAILED,
+    PEERS_REMEDY,
     meaning,
 )
 from clusterrun.diagnosis.log_failure import MOST_CULPRITS, FirstFailure, culprits_of, ended_alike, node_after
@@ -257,12 +258,19 @@ class _LogVerdict:
             remedy = remedy_of_end(EndKind.OUTSIDE, message)
             why = ", and the log does not say why" if remedy == ENDED_REMEDY else ""
             return _undetermined(f"{who} was ended from outside{why}: {message}", remedy=remedy)
+        row = first.error.row
+        has_remedy = row is not None and row.remedy != PEERS_REMEDY and not is_of_launcher(first.error)
+        remedy = foreign(row.remedy) if row and has_remedy else NOTHING_REMEDY
         cut_off = {entry.rank for entry in errors if entry.rank >= 0}
         if all(WARNING.match(entry.error.text) for entry in errors):
             sentence = f"there is no error in it that ended a rank; {who} only warned: {first.error.message}"
             return _undetermined(sentence, suspect_lines(self._log))
         if len(cut_off) > 1 and all(is_of_communication(entry.error) for entry in errors):
-            silent = sorted({*range(max(cut_off))} - cut_off)
+            # A rank that Slurm ended was still running.
+            ended_late = {
+                rank for end in self._all_ends if end.kind is EndKind.ENDED_BY_OTHERS for rank in end.ranks
+            }
+            silent = sorted({*range(max(cut_off))} - cut_off - ended_late)
             sentence = f"the log does not hold what failed first; {ranks_in_words(cut_off)} lost their peers"
             if silent:
                 ended = {rank for end in self._log.end_lines.ends for rank in end.ranks}
@@ -270,7 +278,7 @@ class _LogVerdict:
                 # srun reports every task that ends, but for those with exit code 0.
                 if cut_off <= ended and ended.isdisjoint(silent):
                     sentence += " nor a failed end: returning early gives exit code 0"
-            return _undetermined(sentence, (first.error.message,))
+            return _undetermined(sentence, (first.error.message,), remedy)
         # A rank whose traceback the log lacks says more than the launcher.
         unmarked = self._unmarked_error() if all(is_of_launcher(entry.error) for entry in errors) else None
         if answer := unmarked or self._listed():
@@ -279,7 +287,7 @@ class _LogVerdict:
         if is_of_launcher(first.error):
             who, cause = "the launcher", ""
         sentence = f"the log does not hold what failed first; {who} only noticed it{cause}"
-        return _undetermined(f"{sentence}: {first.error.message}", suspect_lines(self._log))
+        return _undetermined(f"{sentence}: {first.error.message}", suspect_lines(self._log), remedy)
 
     def _listed(self) -> Diagnosis | None:
         """The report of torchrun is cut off above the rank that failed first."""
@@ -462,6 +470,10 @@ class _LogVerdict:
         elif not ranks and end.kind is EndKind.MEMORY:
             ended = next((other for other in self._all_ends if _names_victim(other, node)), None)
             ranks, node = (ended.ranks, ended.node) if ended else (ranks, node)
+            if not ranks:
+                # Ranks one of whose processes was killed print it.
+                killed = {entry.rank for entry in self._errors if _KILLED.search(entry.error.text)}
+                ranks = tuple(sorted(killed - {-1}))
         is_whole_job = end.kind.value >= EndKind.TIME_LIMIT.value
         culprits = () if is_whole_job else culprits_of(self._log, self._ends, ranks, [node], placed.words)
         message = sentence = named(placed.words)
@@ -538,7 +550,7 @@ def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = N
 
 def _names_victim(end: EndLine, node: str) -> bool:
     """Return whether a line tells which process ended by itself, on ``node`` if it is not ''."""
-    is_on_node = not node or end.node in ("", node)
+    is_on_node = not (node and end.node) or end.node.partition(".")[0] == node.partition(".")[0]
     return end.kind in (EndKind.EXIT, EndKind.SIGNAL) and bool(end.ranks or end.node) and is_on_node
 
 

@@ -1896,3 +1896,77 @@ def test_neither_of_two_versions_of_nccl_is_blamed() -> None:
     text = f"RuntimeError: NCCL error. Last error: {reason}"
     diagnosis = diagnosed(*marked("[rank0]: ", *EXCEPTION[:-1], text))
     assert diagnosis.culprits == () and "ranks 0 and 4" in diagnosis.message
+
+
+@pytest.mark.parametrize("end", ["Job finished at Thu Nov 27 11:26:10 CET 2025", "Training complete!"])
+def test_last_words_of_a_batch_script_do_not_undo_the_failure_of_its_program(end: str) -> None:
+    assert diagnosed("epoch 0 loss 1.2", "epoch 1 loss 1.1", *EXCEPTION, end).verdict is Verdict.CRASHED
+    report = ["Root Cause (first observed failure):", "  rank      : 2 (local_rank: 2)", "  exitcode  : -9"]
+    assert ranks(diagnosed("epoch 0 loss 1.2", *report, "=====", end)) == [2]
+
+
+def test_a_date_at_both_ends_of_a_script_begins_no_other_run() -> None:
+    for date in ("Thu Jul 10 10:10:10 CEST 2025", "Thu 10 Jul 2025 10:10:10 AM CEST"):
+        end = "srun: error: n1: task 0: Exited with exit code 1"
+        diagnosis = diagnosed(date, "node: n1", *EXCEPTION, end, date.replace("10:10:10", "10:12:10"))
+        assert ranks(diagnosis) == [0]
+        assert "runs" not in diagnosis.message
+
+
+def test_a_warning_is_not_shown_as_what_went_wrong_before_an_end() -> None:
+    warning = "[2024-10-03 18:01:13,871] [WARNING] [runner.py:212:fetch_hostfile] Unable to find hostfile"
+    end = (
+        "[2024-10-03 18:09:59,820] [ERROR] [launch.py:325:sigkill_handler] ['x'] exits with return code = -9"
+    )
+    assert "hostfile" not in diagnosed(warning, end).message
+
+
+def test_the_function_in_which_ucx_saw_a_crash_is_named() -> None:
+    frames = [" 0 0x0000000000042520 __sigaction()  ???:0", " 1 0x00000000000a1c2d uct_ib_send()  ???:0"]
+    end = "srun: error: n1: task 6: Segmentation fault (core dumped)"
+    assert "in uct_ib_send" in diagnosed("==== backtrace (tid:  42310) ====", *frames, end).message
+
+
+def test_tasks_that_printed_one_error_and_ended_alike_failed_together() -> None:
+    ends = ["srun: error: n1: tasks 0-1: Exited with exit code 1", "srun: Terminating StepId=1.0"]
+    lines = [*EXCEPTION, *EXCEPTION[:1], EXCEPTION[-1], *ends]
+    assert ranks(diagnosed(*lines, "srun: error: n2: tasks 2-3: Exited with exit code 1")) == [0, 1, 2, 3]
+
+
+def test_memory_that_ran_out_is_that_of_the_rank_whose_process_was_killed() -> None:
+    killed = "RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed."
+    oom = "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=8.batch."
+    worker = diagnosed(*marked("[rank2]: ", *EXCEPTION[:-1], killed), oom)
+    assert (worker.verdict, ranks(worker)) == (Verdict.OUT_OF_MEMORY, [2])
+    report = [
+        "Root Cause (first observed failure):",
+        "  host      : n2.local",
+        "  rank      : 5 (local_rank: 1)",
+    ]
+    task = "srun: error: n2: task 1: Out Of Memory"
+    launcher = "torch.distributed.elastic.multiprocessing.api: failed"
+    diagnosis = diagnosed(launcher, *report, "  exitcode  : -9 (pid: 7)", "=====", oom, task)
+    assert (diagnosis.verdict, ranks(diagnosis)) == (Verdict.OUT_OF_MEMORY, [5])
+
+
+def test_a_container_that_a_full_disk_stopped_needs_space() -> None:
+    lines = ["pyxis: couldn't start container", "pyxis:     write /run/enroot/31: no space left on device"]
+    assert "df -h" in diagnosed(*(f"slurmstepd: error: {line}" for line in lines)).remedy
+
+
+def test_ranks_that_could_not_connect_get_the_interface_as_the_remedy() -> None:
+    lines = [
+        line
+        for rank in (0, 2)
+        for line in marked(f"[rank{rank}]: ", *EXCEPTION[:-1], "RuntimeError: Gloo connectFullMesh failed")
+    ]
+    cancelled = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2025-03-14T16:42:14 ***"
+    ends = ["srun: error: n1: task 0: Exited with exit code 1", "srun: Terminating StepId=8.0", cancelled]
+    diagnosis = diagnosed(*lines, *ends, "srun: error: n1: task 1: Terminated")
+    assert "GLOO_SOCKET_IFNAME" in diagnosis.remedy
+    # Slurm ended rank 1 while it ran.
+    assert "rank 1" not in diagnosis.message
+
+
+def test_a_wrong_option_asks_for_another_command() -> None:
+    assert "--help" in diagnosed("usage: fit.py [-h]", "fit.py: error: unrecognized arguments: --x 2").remedy
