@@ -36,6 +36,7 @@ The others were killed, lost a service or a peer, or the recording does not show
 LOGS_THAT_RECUR = {
     *("torchrun-value-error", "torchrun-unmarked-old", "torchrun-oom-eight-ranks", "torchrun-error-file"),
     *("torchrun-import-error-all", "torchrun-argparse", "torchrun-segfault", "exception-then-watchdog"),
+    "argparse-labelled",
     *("srun-labelled-exception", "srun-unlabelled-two-ranks", "srun-peer-reset-first-in-file"),
     *("lightning-misconfiguration", "lightning-ddp-init-then-error", "lightning-sigterm-exception"),
     *(
