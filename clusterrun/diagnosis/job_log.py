@@ -12,6 +12,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 
 from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
 from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
@@ -31,6 +32,8 @@ LINES_OF_TAIL = 300
 MOST_SUSPECTS = 3
 # Characters of an exception without a traceback.
 MOST_EXCEPTION = 400
+# Clocks of nodes, and starts of ranks, differ by less than half of it.
+JOINED_AFTER = timedelta(minutes=1)
 # Runs before the last one that are kept.
 MOST_RUNS = 8
 # A module or an environment that a script could not load, in two lines at most.
@@ -76,6 +79,8 @@ class JobLog:
         # The order of the last line before the file.
         self._file_begins = 0
         self._file_rank = -1
+        # The first and the latest time in the file.
+        self._oldest_time = self._newest_time = ""
         self._run_detector = RunDetector()
         # The newest runs before the last one, and how many runs or attempts the files hold.
         self.earlier: deque[JobLog] = deque(maxlen=MOST_RUNS)
@@ -113,6 +118,7 @@ class JobLog:
         self._of_file = []
         self._file_begins = self.order
         self._file_rank = rank
+        self._oldest_time = self._newest_time = ""
         self.splitter, self._own_lines = LineSplitter(), OwnLines()
         self._run_detector = RunDetector()
 
@@ -126,6 +132,8 @@ class JobLog:
         text = line.text
         if self._own_lines.hear(text):
             return
+        if line.time and self._begins_again(line.time):
+            self.begin_file(self._file_rank, self.file_names[-1][1] if self.file_names else "")
         if any(map(str.isalnum, text)):
             self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
         if (last_of_run := self._run_detector.hear_end(self.order, text)) >= 0:
@@ -182,6 +190,17 @@ class JobLog:
         if has_failed and not process.listener.errors[-1].is_consequence:
             self._run_detector.note(EndSign.ERROR, process.listener.errors[-1].text)
 
+    def _begins_again(self, time: str) -> bool:
+        """Return whether a time is that of the file's first lines, so files of ranks were joined."""
+        newest, self._newest_time = self._newest_time, max(time, self._newest_time)
+        self._oldest_time = self._oldest_time or time
+        if time >= newest:
+            return False
+        with suppress(ValueError):
+            first, last, now = map(datetime.fromisoformat, (self._oldest_time, newest, time))
+            return last - first > JOINED_AFTER and abs(now - first) < JOINED_AFTER / 2
+        return False
+
     def _note_report(self, report: TorchrunReport) -> None:
         """Note the nodes of ranks, and the rank that failed first by the reports of all launchers."""
         if report.rank < 0:
@@ -235,7 +254,7 @@ class JobLog:
                 went_on = output >= OUTPUT_AFTER_SURVIVED
                 survived = steps >= STEPS_AFTER_SURVIVED or (went_on and place.was_logged)
                 survived = survived and not error.ends
-                went_on = went_on or (place.was_logged and self.has_steps_after(place.order, place.time))
+                went_on = went_on or (place.was_logged and self.has_steps_after(place.order, place.last_time))
                 is_doubtful = handled[number] or ((went_on or place.is_warning) and not is_final(error))
                 error = replace(error, rank=rank, inner=-1, survived=survived)
                 node = place.node or self.nodes.get(rank, "")

@@ -308,7 +308,7 @@ class FirstFailure:
         # Relative and absolute names have no common folder.
         files = [(begins, os.path.join("/", name)) for begins, name in self._log.file_names]
         names = [name for begins, name in files if begins < log_error.order]
-        if len(files) < 2 or not names:
+        if len({name for _, name in files}) < 2 or not names:
             return ""
         return os.path.relpath(names[-1], os.path.commonpath([os.path.dirname(name) for _, name in files]))
 

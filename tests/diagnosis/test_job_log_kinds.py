@@ -1970,3 +1970,17 @@ def test_ranks_that_could_not_connect_get_the_interface_as_the_remedy() -> None:
 
 def test_a_wrong_option_asks_for_another_command() -> None:
     assert "--help" in diagnosed("usage: fit.py [-h]", "fit.py: error: unrecognized arguments: --x 2").remedy
+
+
+def test_files_of_ranks_that_were_joined_are_ordered_by_their_times() -> None:
+    lines = []
+    for rank, minute, exception in ((0, 42, "Timed out waiting 1800000ms for recv"), (1, 12, "no sample")):
+        steps = [
+            f"2025-10-13 08:{10 + step // 60}:{step % 60:02},000 rank={rank} INFO it={step}"
+            for step in range(99)
+        ]
+        error = f"2025-10-13 08:{minute}:01,000 rank={rank} ERROR uncaught exception"
+        lines += [*steps, error, *EXCEPTION[:-1], f"RuntimeError: {exception}"]
+    # The file of rank 2 follows, and it went on.
+    diagnosis = diagnosed(*lines, *(line.replace("rank=0", "rank=2") for line in lines[:99]))
+    assert ranks(diagnosis) == [1] and "no sample" in diagnosis.message
