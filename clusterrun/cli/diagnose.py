@@ -273,13 +273,16 @@ def _stack(group: Stacks) -> list[str]:
     if not group.stack:
         return [heading, "    no Python stack could be read"]
     stack = [frame for frame in group.stack if "<frozen importlib" not in frame]
-    frames = stack[:FRAMES]
+    # The script's frames say more than those of libraries.
+    places = sorted(range(len(stack)), key=lambda place: is_library(stack[place]))
+    shown = sorted(places[:FRAMES])
     lines_shown = [heading]
-    for frame in frames:
+    for place, following in zip(shown, [*shown[1:], len(stack)]):
+        frame = stack[place]
         text = "" if is_library(frame) else source(frame)
         lines_shown.append(f"    {short(frame)}" + (f"   {text}" if text else ""))
-    if len(stack) > FRAMES:
-        lines_shown.append(f"    … and {len(stack) - FRAMES} more")
+        hidden = following - place - 1
+        lines_shown += [f"    … {hidden} more"] if hidden else []
     return lines_shown
 
 

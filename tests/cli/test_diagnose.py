@@ -109,6 +109,17 @@ def test_frames_of_the_import_system_are_left_out_of_the_page() -> None:
     assert shown[2:] == ["stacks", "  rank 0", "      own.py:1"]
 
 
+def test_the_frames_of_the_script_are_shown_before_those_of_libraries() -> None:
+    inner = tuple(f"/venv/lib/python3.12/site-packages/torch/x.py:{line} wait" for line in range(9))
+    outer = "/venv/lib/python3.12/site-packages/lightning/y.py:1 fit"
+    stack = (*inner, "/home/me/own.py:5 step", outer, "/home/me/own.py:9 <module>")
+    shown = lines(Diagnosis(Verdict.NOTHING, "the ranks are making progress", (), (Stacks("0", stack),)))
+    assert shown[4:] == [
+        *(f"      x.py:{line} (wait)" for line in range(6)),
+        *("      … 3 more", "      own.py:5 (step)", "      … 1 more", "      own.py:9"),
+    ]
+
+
 def test_a_rank_that_is_stopped_is_named_by_its_node(waiting: CommandLine) -> None:
     (stopped,) = [int(p) for p in os.listdir("/proc") if p.isdigit() and _is_rank(p, "1", waiting)]
     os.kill(stopped, signal.SIGSTOP)

@@ -540,6 +540,13 @@ def test_the_report_asks_about_a_subgroup_if_few_arrived_and_the_others_share_a_
     )
 
 
+def test_a_call_is_not_taken_for_that_of_one_rank_if_others_show_no_record_but_are_in_it() -> None:
+    inside = (rank(number, stack=ALL_REDUCE) for number in (2, 3))
+    result = verdict(waiter(0), rank(1, stack=LOOP), *inside)
+    assert [culprit.rank for culprit in result.culprits] == [1]
+    assert "only" not in result.remedy
+
+
 def test_the_rank_that_uses_two_groups_in_an_unusual_order_is_named() -> None:
     def inside(number: int, begun: str) -> RankSnapshot:
         groups = tuple(Group(name, 4, int(name == begun), False, "gloo", "0-3") for name in "ab")

@@ -146,8 +146,10 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
     remedies = list(dict.fromkeys(reason(rank).remedy for rank in ranks))[:MOST_LINES]
     places = {rank.location.line for rank in ranks}
     is_held = any(rank.works or rank.state in STOPPED for rank in ranks)
-    if 0 < len(table.waits) <= len(ranks) and len(places) == 1 and "" not in places and not is_held:
-        # Few have come, and the many that have not are in one line: perhaps the call is not meant for them.
+    has_all = len(table.waits) + len(ranks) == len(table.living)
+    is_of_few = has_all and 0 < len(table.waits) <= len(ranks)
+    if is_of_few and len(places) == 1 and "" not in places and not is_held:
+        # Few have come, and all others are in one line: perhaps the call is not meant for them.
         inside = [wait.rank for wait in table.waits]
         where = f"{table.waits[0].operation}{at_place(table, *inside)}"
         only = f"{ranks_in_words(inside)} only"
