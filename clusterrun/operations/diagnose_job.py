@@ -23,6 +23,7 @@ from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.diagnose import longer_limit
 from clusterrun.operations.diagnose_log import failure_in_output, output_of
 from clusterrun.operations.job_step import (
+    NotPlaced,
     check_live,
     input_argv,
     looks_in,
@@ -64,7 +65,11 @@ def diagnose_job(
             break
         tell(f"so far: {judgement.diagnosis.message}; looking again, for at most {seconds_left:.0f} s")
         clock.sleep(pause)
-        judgement = looker.judge(LONG_LOOK, until - clock.monotonic(), history)
+        try:
+            judgement = looker.judge(LONG_LOOK, until - clock.monotonic(), history)
+        except NotPlaced as error:
+            tell(f"{error}: this is what the looks before it show")
+            break
     diagnosis = replace(judgement.diagnosis, at=clock.now())
     grown = _output(job)[0] - size
     if grown > 0 and not diagnosis.culprits:
@@ -110,10 +115,13 @@ def _with_output(diagnosis: Diagnosis, log: JobLog, path: str, looker: LookStep)
         inside = {rank for group in waiting for rank in unfolded(group.ranks)}
         is_rest = bool(inside) and ranks == looker.node_by_rank.keys() - inside
         if is_rest and diagnosis.verdict is Verdict.MISMATCH and not diagnosis.culprits:
-            why = f"it called {call} of a group of other ranks, in which {ranks_in_words(inside)} wait for it"
+            why = f"it called {call} of a group of other ranks"
+            message = f"{outside}, and {ranks_in_words(inside)} wait for them in {call}"
             culprits = tuple(Culprit(rank, looker.node_by_rank[rank], why) for rank in sorted(ranks))
             remedy = f"let these ranks pass the group that they are in to {call}"
-            diagnosis = replace(diagnosis, culprits=culprits, certainty=CERTAINTY, remedy=remedy)
+            diagnosis = replace(
+                diagnosis, message=message, culprits=culprits, certainty=CERTAINTY, remedy=remedy
+            )
     return replace(diagnosis, evidence=evidence)
 
 

@@ -359,6 +359,20 @@ def test_ranks_that_torch_did_not_let_into_the_call_of_all_others_are_the_culpri
     assert [culprit.rank for culprit in diagnosis.culprits] == culprits
 
 
+def test_a_look_that_no_node_answers_leaves_what_the_look_before_showed(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c10d = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    process = ProcessSample(8, "S", seconds=1.0, idle=2.0)
+    snapshot = RankSnapshot(0, "n1", process, PythonStacks((f"{c10d}:9 all_reduce", "/me/fit.py:9 <module>")))
+    look = JobLook("n1", 1.0, (SeenRank(RankName("RANK", 0, 1), snapshot),), processes=4)
+    first = system.Completed(("srun",), 0, "\n".join(lines_of("n1", look)), "", 1.0)
+    answers = iter((first, system.Completed(("srun",), 1, "", "srun: error: it failed", 1.0)))
+    monkeypatch.setattr(system, "run", lambda *arguments, **options: next(answers))
+    diagnosis = diagnosing.diagnose_job(context(tmp_path), replace(JOB, nodelist="n1"), 40.0)
+    assert (diagnosis.verdict, next(answers, None)) == (Verdict.NOTHING, None)
+
+
 def test_an_output_that_grows_during_the_looks_is_evidence(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
