@@ -161,7 +161,8 @@ _ROWS = tuple(
             "the scheduler killed the job because it reached its memory limit",
         ),
         (
-            r"^(?:(?P<node>\S+) +\d+/\d+ +|Reason: +)OOMKilled\b",
+            # A line of kubectl's description of a pod, or of its table of pods.
+            r"^(?:(?P<node>\S+) +\d+/\d+ +|Reason: +(?P<described>))OOMKilled\b",
             EndKind.MEMORY,
             "Kubernetes killed a container because it reached its memory limit",
         ),
@@ -380,8 +381,8 @@ class EndLines:
             if match := pattern.search(line):
                 groups = match.groupdict()
                 ranks = (int(groups["rank"]),) if groups.get("rank") else ()
-                is_of_pod = words.startswith("Kubernetes")
-                node = groups.get("node") or (self._pod if is_of_pod else "")
+                is_of_pod = groups.pop("described", None) is not None
+                node = self._pod if is_of_pod else groups.get("node") or ""
                 return EndLine(kind, words.format(**groups), line, ranks, node)
         if match := _CONTAINER.search(text):
             self._container.append(match[1])

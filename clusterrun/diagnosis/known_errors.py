@@ -724,9 +724,11 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.ALONE,
     ),
     KnownError(
-        r"Unable to create step.*(?:More processors requested|Requested node configuration)",
-        "a step of srun asks for more tasks, CPUs or memory than its job has",
-        "compare --ntasks, --cpus-per-task and --mem of srun with the #SBATCH lines; scontrol show job JOB",
+        r"Unable to create step.*(?:More processors requested|Requested node configuration"
+        r"|Invalid generic resource|Memory required by task)",
+        "a step of srun asks for more tasks, CPUs, GPUs or memory than its job has",
+        "compare --ntasks, --cpus-per-task, --gres and --mem of srun with the #SBATCH lines; "
+        "scontrol show job JOB",
     ),
     # --- processes of this rank's own ---
     KnownError(

@@ -1984,3 +1984,11 @@ def test_files_of_ranks_that_were_joined_are_ordered_by_their_times() -> None:
     # The file of rank 2 follows, and it went on.
     diagnosis = diagnosed(*lines, *(line.replace("rank=0", "rank=2") for line in lines[:99]))
     assert ranks(diagnosis) == [1] and "no sample" in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    "reason", ["Invalid generic resource (gres) specification", "Memory required by task is not available"]
+)
+def test_a_step_that_does_not_fit_its_job_asks_for_other_options_of_srun(reason: str) -> None:
+    remedy = diagnosed(f"srun: error: Unable to create step for job 8: {reason}").remedy
+    assert "--gres and --mem of srun" in remedy
