@@ -19,6 +19,7 @@ from clusterrun.script.batch_reading import Reading, variables_read
 from clusterrun.script.batch_scripts import DOS_LINES, NO_SHEBANG, Conversion, Part, PartOutcome
 from clusterrun.script.directives import (
     Translated,
+    conversion_of,
     job_variables,
     last_number,
     runs_per_node,
@@ -141,7 +142,11 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
         ):
             parts_of_script[place] = replace(part, outcome=PartOutcome.SETUP, reason="")
             options = (*options, ("setup", part.text))
-    all_parts = [*_directive_parts(script), *parts_of_script, *set_by_us]
+    others = {"chdir"}
+    others |= {"array"} if script.array.values else set()
+    others |= {"container-workdir"} if script.launch.image_folder else set()
+    of_directives = script.translated.parts(script.directives, others)
+    all_parts = [*of_directives, *parts_of_script, *set_by_us]
     if ("per-node", "") in typed:
         shell_texts = (*script.reading.command, *(value for _, value in options))
         absent = _OF_RANKS & variables_read(script.reading.command)
@@ -227,17 +232,10 @@ def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversi
     directives = read_directives(text)
     is_shell = program.endswith(("csh", "fish", "zsh"))
     command = () if is_shell else (program, path)
-    translated = translate(directives, LaunchCommand("", command=command))
-    needless, refused = dict(translated.needless), dict(translated.refused)
+    conversion = conversion_of(directives, LaunchCommand("", command=command))
     reason = "each rank runs it: if it calls srun, give what that starts"
-    parts = [Part(1, f"#!{program}", PartOutcome.OPTION, reason)]
-    for directive in directives:
-        outcome = PartOutcome.NEEDLESS if directive in needless else PartOutcome.OPTION
-        outcome = PartOutcome.UNTRANSLATED if directive in refused else outcome
-        reason = refused.get(directive) or needless.get(directive, "")
-        parts.append(Part(directive.line, directive.text, outcome, reason))
-    per_node = (("per-node", ""),) if translated.gpus_per_node > 1 and not is_shell else ()
-    conversion = Conversion("submit", (*translated.options, *per_node), command, tuple(parts))
+    part = Part(1, f"#!{program}", PartOutcome.OPTION, reason)
+    conversion = replace(conversion, parts=(part, *conversion.parts))
     if is_shell:
         line = " ".join(conversion.words())
         raise BadInput(
@@ -510,22 +508,3 @@ def _setup(script: _Script, variables: list[tuple[str, str]]) -> list[str]:
         *(f"export {name}={evaluated_text(value)}" for name, value in launch.environment if "$" in value),
         *(value for name, value in launch.options if name == "setup"),
     ]
-
-
-def _directive_parts(script: _Script) -> Iterator[Part]:
-    """Yield what becomes of each ``#SBATCH`` option."""
-    needless, refused = dict(script.translated.needless), dict(script.translated.refused)
-    changed = dict(script.translated.changed)
-    for directive in script.directives:
-        outcome, reason = PartOutcome.OPTION, changed.get(directive, "")
-        if directive in needless:
-            outcome, reason = PartOutcome.NEEDLESS, needless[directive]
-        elif directive.name == "chdir" and directive.value == ".":
-            outcome, reason = PartOutcome.NEEDLESS, "ranks start in that folder"
-        elif directive.name == "chdir":
-            outcome = PartOutcome.SETUP
-        elif directive.name == "container-workdir" and script.launch.image_folder:
-            outcome = PartOutcome.COMMAND
-        elif directive in refused and not (directive.name == "array" and script.array.values):
-            outcome, reason = PartOutcome.UNTRANSLATED, refused[directive]
-        yield Part(directive.line, directive.text, outcome, reason)

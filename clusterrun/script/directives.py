@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.option_table import CONFIGURABLE
-from clusterrun.script.batch_scripts import IN_LOGS
-from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
+from clusterrun.model.world import own_variables
+from clusterrun.script.batch_scripts import IN_LOGS, Conversion, Part, PartOutcome
+from clusterrun.script.launch_commands import OF_PATH, SEES_ALL_GPUS, LaunchCommand
 from clusterrun.script.quoting import literal
 from clusterrun.script.sbatch_lines import NO_OPTION, Directive
 from clusterrun.script.sbatch_table import CONTAINER_FOLDER, OPTIONS, PLACES_TASKS, USUAL_PLACES
@@ -60,6 +61,17 @@ class Translated:
     tasks_per_node: int
     gpus_per_node: int
     cpus_per_node: int
+
+    def parts(self, directives: Sequence[Directive], others: Collection[str] = ()) -> Iterator[Part]:
+        """Yield what becomes of each directive. ``others``: names of those that other code translates."""
+        needless, refused, changed = dict(self.needless), dict(self.refused), dict(self.changed)
+        for directive in directives:
+            outcome, reason = PartOutcome.OPTION, changed.get(directive, "")
+            if directive in needless:
+                outcome, reason = PartOutcome.NEEDLESS, needless[directive]
+            elif directive in refused and directive.name not in others:
+                outcome, reason = PartOutcome.UNTRANSLATED, refused[directive]
+            yield Part(directive.line, directive.text, outcome, reason)
 
 
 @frozen
@@ -279,6 +291,21 @@ def runs_per_node(launch: LaunchCommand, translated: Translated) -> bool:
         return False
     tasks = 1 if launch.runs_once else max(launch.per_node or translated.tasks_per_node, 1)
     return tasks == 1 and translated.gpus_per_node > 1
+
+
+def conversion_of(directives: tuple[Directive, ...], launch: LaunchCommand) -> Conversion:
+    """Return the conversion of a script by its directives and the launcher that it starts."""
+    translated = translate(directives, launch)
+    options = [*translated.options]
+    if launch.python not in OF_PATH:
+        options.append(("python", launch.python))
+    if runs_per_node(launch, translated):
+        options.append(("per-node", ""))
+    own = {f"{name}=" for name in own_variables()}
+    of_launch = launch.options_beside(dict(options))
+    options += [pair for pair in of_launch if pair[0] != "env" or pair[1][: pair[1].find("=") + 1] not in own]
+    options += [pair for pair in launch.options if pair[0] == "setup"]
+    return Conversion("submit", tuple(options), launch.command, tuple(translated.parts(directives)))
 
 
 def _values(directives: Sequence[Directive]) -> dict[str, str]:

@@ -18,14 +18,12 @@ from contextlib import suppress
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
-from clusterrun.model.world import own_variables
 from clusterrun.script import batch_scripts
-from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
-from clusterrun.script.directives import OF_TASK, runs_per_node, translate
+from clusterrun.script.batch_scripts import Conversion
+from clusterrun.script.directives import OF_TASK, conversion_of
 from clusterrun.script.interpreter_calls import inline_text, interpreter_call, shell_script, unwrapped
 from clusterrun.script.launch_commands import (
     MODULES,
-    OF_PATH,
     PROGRAMS,
     SCHEDULERS,
     LaunchCommand,
@@ -34,7 +32,7 @@ from clusterrun.script.launch_commands import (
 )
 from clusterrun.script.python_launches import python_launches
 from clusterrun.script.recipes import recipe_lines
-from clusterrun.script.sbatch_lines import Directive, read_directives
+from clusterrun.script.sbatch_lines import read_directives
 from clusterrun.script.script_texts import text_of_script
 
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")
@@ -131,34 +129,8 @@ def _converted(text: str, cwd: str, arguments: tuple[str, ...]) -> Conversion:
     except ImportError:  # the extra ``convert`` is absent
         launches = [launch for _, launch in shell_launches(text) if launch.command]
         launch = launches[-1] if launches else LaunchCommand("")
-        return _of_directives(read_directives(text), launch)
+        return conversion_of(read_directives(text), launch)
     return convert(text, lambda path: text_of_script(os.path.join(cwd, path)), arguments)
-
-
-def _of_directives(directives: tuple[Directive, ...], launch: LaunchCommand) -> Conversion:
-    """Return the conversion of a script by its directives and the launcher that it starts."""
-    translated = translate(directives, launch)
-    options = [*translated.options]
-    if launch.python not in OF_PATH:
-        options.append(("python", launch.python))
-    if runs_per_node(launch, translated):
-        options.append(("per-node", ""))
-    own = {f"{name}=" for name in own_variables()}
-    of_launch = [
-        *launch.options_beside(dict(options)),
-        *(pair for pair in launch.options if pair[0] == "setup"),
-    ]
-    options += [pair for pair in of_launch if pair[0] != "env" or pair[1][: pair[1].find("=") + 1] not in own]
-    parts = [
-        Part(directive.line, directive.text, outcome, reason)
-        for outcome, reasons in (
-            (PartOutcome.UNTRANSLATED, translated.refused),
-            (PartOutcome.OPTION, translated.changed),
-            (PartOutcome.NEEDLESS, translated.needless),
-        )
-        for directive, reason in reasons
-    ]
-    return Conversion("submit", tuple(options), launch.command, tuple(parts))
 
 
 def _line_of_launch(spec: JobSpec, launch: LaunchCommand, verb: str) -> str:
@@ -169,7 +141,7 @@ def _line_of_launch(spec: JobSpec, launch: LaunchCommand, verb: str) -> str:
         launch = replace(launch, on_cpus=True)
         # ``--gpus 0`` alone is one rank; the launcher says how many.
         spec = replace(spec, ranks_per_node=spec.ranks_per_node if spec.ranks_per_node > 1 else 0)
-    return batch_scripts.line(spec, _of_directives((), launch), verb)
+    return batch_scripts.line(spec, conversion_of((), launch), verb)
 
 
 def _not_in_line(launch: LaunchCommand, separator: str = "\n") -> str:
@@ -213,7 +185,7 @@ def _python_batch_script(spec: JobSpec) -> Conversion | None:
         trains = launch.command[:1] == ("-m",) or "".join(launch.command[:1]).endswith(".py")
         if trains and (launch.is_scheduler or not spec.per_node):
             start = launch
-    return _of_directives(directives, start)
+    return conversion_of(directives, start)
 
 
 def _python_script(command: tuple[str, ...], cwd: str) -> tuple[str, ...]:
