@@ -197,11 +197,10 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
         elif name == "ntasks" and nodes > 1 and not _nodes(values):
             changed.append((directive, f"Slurm may put them on one node, and the line asks for {nodes}"))
-        elif name == "ntasks-per-gpu" and last_number(value) > 1 and not launch.runs_once:
+        elif name == "ntasks-per-gpu" and max(gpus, last_number(value)) > 1 and not launch.runs_once:
             number = last_number(value)
-            changed.append(
-                (directive, f"each rank sees all GPUs of its node: it takes LOCAL_RANK // {number}")
-            )
+            of_several = f"each rank sees all GPUs of its node: it takes LOCAL_RANK // {number}"
+            changed.append((directive, of_several if number > 1 else SEES_ALL_GPUS))
         elif size.has_other_gpus and values.keys() & {*_GPUS} == {name} == {"gpus-per-task"}:
             passed_on.append(("sbatch", f"gpus-per-node={_gpu_type(values)}{gpus}"))
         elif name == "gpus-per-task" and gpus > last_number(value) and not tasks_per_node:

@@ -377,13 +377,18 @@ def _started(scope: Scope, shell_words: tuple[str, ...], command: Command, line:
     if not text:
         return None
     arguments = command.last_values(max(0, len(shell_words) - place - 1))
+    marked = "".join(command.last_values(len(shell_words))[place - 1 : place])
+    if inline_text(shell_words) and re.search(r"\b(?:cd|pushd)\s", text) and not scope.folder_at(line):
+        # The shell around the text has put its folder there.
+        marked = re.sub(r"\$PWD\b|\$\{PWD\}", "$SLURM_SUBMIT_DIR", marked)
+        text = plain_text(marked)
     source = ShellSource(
         text, scope.source.constants, arguments, scope.source.functions, environment=scope.source.environment
     )
     reading = _read(replace(_inner(scope, source, arguments), errexit=""))
     code, is_code = "".join(reading.command[2:3]), reading.command[:2] == ("bash", "-c")
     # The shell around it has put their values into the text, and the shell of the text reads them as code.
-    outer = variables_read(command.last_values(len(shell_words))[place - 1 : place]) & variables_read((code,))
+    outer = variables_read((marked,)) & variables_read((code,))
     for name in sorted(outer & {*source.last_set}):
         reason = "the line reads it behind a part of the text that changes it: write the value of the script"
         part = Part(line, f"${name}", PartOutcome.UNTRANSLATED, reason)

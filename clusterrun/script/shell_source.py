@@ -881,6 +881,8 @@ class ShellSource:
         if self.arguments is not None and (name.isdecimal() or name in ("@", "*")):
             place = int(name) - 1 if name.isdecimal() else 0
             value = self.arguments if is_list else "".join(self.arguments[place : place + 1])
+        if name == "*" and self.arguments is None and self.environment.get(name) == "":
+            value = ""  # the line has no arguments of the batch script
         if separator and name.isdecimal() and self.arguments is None:
             value = ""  # the line has no arguments of the batch script
         if is_list and isinstance(value, str):

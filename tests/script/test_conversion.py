@@ -1949,9 +1949,26 @@ def test_the_list_of_nodes_of_a_launcher_is_not_needed_behind_the_command() -> N
 
 
 def test_a_value_that_a_text_changes_before_it_is_read_is_named() -> None:
-    lines = 'srun bash -c "cd /x; torchrun --nproc_per_node 2 $PWD/t.py"'
-    assert [part.text for part in converted(lines).untranslated] == ["$PWD"]
-    assert not converted('srun bash -c "torchrun --nproc_per_node 2 $PWD/t.py"').untranslated
+    lines = 'srun bash -c "{}torchrun --nproc_per_node 2 t.py $A"'
+    assert [part.text for part in converted(lines.format("read A; ")).untranslated] == ["$A"]
+    assert not converted(lines.format("")).untranslated
+
+
+def test_the_folder_in_a_text_is_that_of_the_shell_around_it() -> None:
+    lines = 'srun bash -c "cd /x; torchrun --nproc_per_node 2 $PWD/t.py \\$PWD"'
+    code = """bash -c 'eval "exec python $SLURM_SUBMIT_DIR/t.py \\$PWD"'"""
+    assert typed(converted(lines)) == f"submit --gpus 2 --setup 'cd /x' {code}"
+
+
+def test_arguments_that_a_script_lacks_are_an_empty_word_in_quotes() -> None:
+    assert converted('A="$*"\npython t.py --a "$A" --b "$*" $*').command == ("t.py", "--a", "", "--b", "")
+    assert "" not in converted('set -- x\npython t.py "$*"').command
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_tasks_that_each_have_a_gpu_of_their_own_are_named(gpus: int) -> None:
+    conversion = converted(f"#SBATCH --gpus={gpus} --ntasks-per-gpu=1\nsrun python t.py")
+    assert any("LOCAL_RANK" in part.reason for part in conversion.changed) == (gpus > 1)
 
 
 def test_the_argument_that_a_command_reads_is_named() -> None:
