@@ -137,7 +137,7 @@ ON_THE_WAY_TO_RANKS = (
 )
 """Modules that an agent has loaded when its ranks start in a run without a pre-flight, with their imports."""
 MOST_MODULES = 53
-MOST_BYTES = 245_000
+MOST_BYTES = 246_000
 # Modules that only other programs of the nodes load.
 FOR_OTHERS = {"zipfile", "zlib", "importlib.util"}
 
