@@ -103,11 +103,13 @@ def _with_output(diagnosis: Diagnosis, log: JobLog, path: str, looker: LookStep)
     """
     evidence = diagnosis.evidence
     if failure := failure_in_output(log):
-        evidence = (f"{path} tells of a failure: {failure}", *evidence)
         if looker.all_run:
             # The process that printed the error still runs.
-            error = failure.rpartition(" failed first: ")[2]
-            evidence = (*diagnosis.evidence, f"{path} shows an error that ended no rank: {error}")
+            error = failure.message.rpartition(" failed first: ")[2]
+            evidence = (*evidence, f"{path} shows an error that ended no rank: {error}")
+        else:
+            evidence = (f"{path} tells of a failure: {failure.message}", *evidence)
+            diagnosis = replace(diagnosis, remedy=failure.remedy or diagnosis.remedy)
     for call, ranks in calls_of_other_groups(log).items():
         outside = f"{ranks_in_words(ranks)} called {call} of a group of other ranks"
         evidence = (f"{path} shows that {outside}, and went on without it", *evidence)

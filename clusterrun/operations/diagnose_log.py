@@ -195,10 +195,10 @@ def output_of(context: Context, job: ForeignJob) -> JobLog:
     return log
 
 
-def failure_in_output(log: JobLog) -> str:
-    """Return what the output of a job that runs says of a failure; '' if it shows none."""
+def failure_in_output(log: JobLog) -> Diagnosis | None:
+    """Return the diagnosis of the failure that the output of a job that runs shows; None if it shows none."""
     diagnosis = diagnosis_of(log)
-    return diagnosis.message if diagnosis.verdict in (Verdict.CRASHED, Verdict.OUT_OF_MEMORY) else ""
+    return diagnosis if diagnosis.verdict in (Verdict.CRASHED, Verdict.OUT_OF_MEMORY) else None
 
 
 def _read_all(
