@@ -17,7 +17,14 @@ from datetime import datetime, timedelta
 from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines, end_in_words
 from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine, OwnLines
-from clusterrun.diagnosis.log_process import STEPS_AFTER_SURVIVED, LogError, LogPlace, LogProcess, is_final
+from clusterrun.diagnosis.log_process import (
+    HARMLESS,
+    STEPS_AFTER_SURVIVED,
+    LogError,
+    LogPlace,
+    LogProcess,
+    is_final,
+)
 from clusterrun.diagnosis.log_runs import EndSign, RunDetector
 from clusterrun.diagnosis.printed_errors import is_report, is_timer, rank_in
 from clusterrun.diagnosis.torchrun_report import TorchrunReport
@@ -45,12 +52,6 @@ _NOT_LOADED = re.compile(
 _WORLD = re.compile(r"(?i)(?:\bworld[_ ]?size\W{1,3}|\bnranks |\bMEMBER: \d+/)(\d{1,6})\b")
 # submitit writes one file for each rank.
 _OF_SUBMITIT = re.compile(r"JobEnvironment\(.*\bhostname=([\w.-]+),.*\bglobal_rank=(\d+)\((\d+)\)")
-HARMLESS = re.compile(
-    r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
-    r"|plugin|hostname of the client socket|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
-    # a metric
-    r"|creating|frame #|\berror[:= ]{1,2}\d+\.\d+(?:[%, ]|$)"
-)
 _LOCAL = "local rank"
 _FROM_OUTSIDE = re.compile(r"SIGTERM|SIGINT|SIGHUP")
 _DEAD_ACTOR = re.compile(r"\b(?:ActorDied|RayActor)Error\b(?:.*\bip: \[?([\w.:-]+))?")
@@ -334,6 +335,10 @@ class JobLog:
             if is_first and not (is_other or error.survived):
                 return True
         return False
+
+    def file_at(self, order: int) -> int:
+        """Return the number of the file that holds a line."""
+        return sum(begins < order for begins, _ in self.file_names)
 
     def last_line_by_rank(self) -> dict[int, str]:
         """Return the last line of each rank whose lines the log tells apart."""

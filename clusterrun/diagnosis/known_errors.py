@@ -543,11 +543,20 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"failed finding central directory|PytorchStreamReader failed|SafetensorError"
-        r"|UnpicklingError: (?:invalid load key|pickle data was truncated)|model_proto->ParseFromArray"
-        r"|cannot identify image file|[Ii]mage file is truncated|\bBadZipFile\b|^zlib\.error: ",
-        "a file is cut or damaged, or is a pointer of Git LFS",
+        r"|model_proto->ParseFromArray|UnpicklingError: (?:invalid load key|pickle data was truncated)"
+        r"|cannot identify image file|[Ii]mage file is truncated|EOFError: Ran out of input"
+        r"|\b(?:BadZipFile|BadGzipFile|ReadError|LZMAError|ZstdError|InvalidDataError)\b|^zlib\.error: "
+        r"|\w(?:Error|Exception|Invalid)\b.*(?i:\bcorrupt(?:ed)?\b|truncated (?:file|header)|unexpected EOF"
+        r"|mmap length is greater|unexpected end of (?:data|file|stream)|end-of-stream marker|magic bytes"
+        r"|signature not found|parse ModelProto|format not recogni[sz]ed)",
+        "a file is cut, damaged, empty or of another format, or is a pointer of Git LFS",
         "compare its size with that of its source; load an older checkpoint, download it again, or leave a "
         "damaged sample out",
+    ),
+    KnownError(
+        r"\bjson\.decoder\.JSONDecodeError: |JSON parse error: |Error tokenizing data\.",
+        "a file or text that was read is no valid JSON or CSV: it is empty or cut, or has a wrong line",
+        "the message says in which line and column; python -m json.tool FILE (--json-lines) checks a file",
     ),
     KnownError(
         r"Weights only load failed|WeightsUnpickler error",

@@ -6,7 +6,7 @@ import re
 
 from clusterrun.diagnosis.known_errors import NCCL_FAILED
 from clusterrun.diagnosis.log_lines import LOGGED_RANK
-from clusterrun.diagnosis.printed_errors import RANK_MARK, Error, ErrorListener, is_plain_output, is_report
+from clusterrun.diagnosis.printed_errors import Error, ErrorListener, is_plain_output, is_report
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import frozen, replace
 
@@ -35,13 +35,26 @@ _BELOW_ERROR = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG)\b|^[IW]\d{4}\b")
 # The mark of torch's loggers on a warning.
 WARNING = re.compile(r"(?:\[rank\d+\]:\s?)?(?:\[W\d* |W\d{4} )")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_OF_TORCH = re.compile(r"\[rank\d+\]:")
 # A line of NCCL's watchdog thread.
 OF_WATCHDOG = re.compile(r"\bProcessGroupNCCL\.cpp:\d+\]")
 # An exception's name and message at the beginning of a line. A script printed it without its traceback, or
 # IPython above it.
 EXCEPTION_LINE = re.compile(
-    r"^(?:\[rank\d+\]:\s?)?(?:[A-Za-z_]\w*\.)*(?:\w+(?:Error|Exception|Interrupt|Failure)|Exception)"
+    r"^(?:\[rank\d+\]:?\s?)?(?:[A-Za-z_]\w*\.)*(?:\w+(?:Error|Exception|Interrupt|Failure)|Exception)"
     r"(?::(?: |$)|\s{2,}Traceback \(most recent call last\)$)"
+)
+# Lines that look like an error, and lines that look like one and are none.
+LOOKS_FATAL = re.compile(
+    r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault"
+    r"|\w*(?:error|exception)(?::|\s+Traceback)|error\b.{0,3}[:\]]))"
+    r"|^\W*\[?E(?:\d{3,4}|\b)|\bERROR\b|NCCL WARN"
+)
+HARMLESS = re.compile(
+    r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
+    r"|plugin|hostname of the client socket|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
+    # a metric
+    r"|creating|frame #|error[:= ]{1,2}\d+\.\d+(?:[%, ]|$)"
 )
 # Exceptions that a signal from outside raises.
 ASKED_TO_END = re.compile(
@@ -119,7 +132,7 @@ class LogProcess:
         self.lines += 1
         if "Traceback (most recent call last)" in text:
             is_title = self.last_line.startswith(("---", "===", "***"))
-            is_record = is_title or not (is_plain_output(self.last_line) or RANK_MARK.match(self.last_line))
+            is_record = is_title or not (is_plain_output(self.last_line) or _OF_TORCH.match(self.last_line))
             self._record = self.last_line if is_record else ""
             logged = LOGGED_RANK.search(self._record)
             self._logged_rank = int(logged[1]) if logged else -1
@@ -150,7 +163,7 @@ class LogProcess:
             STEP.search(text)
             and "100%|" not in text
             and "| 0/" not in text
-            and not EXCEPTION_LINE.match(text)
+            and not (LOOKS_FATAL.search(text) and not HARMLESS.search(text))
         ):
             self.steps += 1
             self.last_step, self.step_time = place.order, place.time or _LAST_TIME

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from clusterrun.diagnosis.end_lines import EndKind
 from clusterrun.diagnosis.known_errors import ROWS, meaning
@@ -82,6 +83,12 @@ def foreign(remedy: str) -> str:
     for pattern, replacement in _FOREIGN:
         remedy = pattern.sub(replacement, remedy)
     return remedy
+
+
+def filled(remedy: str, job: str, nodes: Collection[str]) -> str:
+    """Return a remedy with the number of the job and the node, as far as they are known."""
+    remedy = re.sub(r"\bJOB\b(?! while)", job, remedy) if job else remedy
+    return re.sub(r"\bNODE\b", min(nodes), remedy) if len(nodes) == 1 else remedy
 
 
 def remedy_of_end(kind: EndKind, message: str) -> str:

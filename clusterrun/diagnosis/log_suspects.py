@@ -6,20 +6,15 @@ import re
 import sys
 from collections.abc import Sequence
 
-from clusterrun.diagnosis.job_log import HARMLESS, MOST_EXCEPTION, MOST_SUSPECTS, JobLog
+from clusterrun.diagnosis.job_log import MOST_EXCEPTION, MOST_SUSPECTS, JobLog
 from clusterrun.diagnosis.known_errors import meaning
-from clusterrun.diagnosis.log_process import EXCEPTION_LINE, LogError
+from clusterrun.diagnosis.log_process import EXCEPTION_LINE, HARMLESS, LOOKS_FATAL, LogError
 from clusterrun.diagnosis.printed_errors import RANK_MARK, Error, last_complaint, rank_in
 from clusterrun.model.frozen import replace
 
 # Lines before and behind an error that are searched for what belongs to it.
 LINES_BEFORE, LINES_BEHIND = 30, 12
-# Lines that look like an error, and lines that look like one and are none.
-LOOKS_FATAL = re.compile(
-    r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault"
-    r"|\w*(?:error|exception)(?::|\s+Traceback)|error\b.{0,3}[:\]]))"
-    r"|^\W*\[?E(?:\d{3,4}|\b)|\bERROR\b|NCCL WARN"
-)
+# Lines that may be about an error.
 _LOOKS_WRONG = re.compile(
     r"(?i)\b(?:error(?!s?\W*\d)|exception|fail(?:ed|ure|s)?|cannot|can't|could not|couldn't|unable|denied"
     r"|refused|invalid|did not receive|killed|not found|no such|timed out|timeout(?!\W{0,3}[:=(])"

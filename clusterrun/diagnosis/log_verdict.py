@@ -28,6 +28,7 @@ from clusterrun.diagnosis.log_process import (
     ASKED_TO_END,
     EXCEPTION_LINE,
     FINISHED,
+    LOOKS_FATAL,
     STEP,
     STEPS_AFTER_SURVIVED,
     WARNING,
@@ -49,7 +50,6 @@ from clusterrun.diagnosis.log_remedies import (
 from clusterrun.diagnosis.log_suspects import (
     LINES_BEFORE,
     LINES_BEHIND,
-    LOOKS_FATAL,
     complaint_before,
     native_frame,
     suspect_errors,
@@ -131,10 +131,13 @@ class _LogVerdict:
         own = _without_handled(own, self._ends, self._ended_without_exception(), is_noticed)
         if job_ended := whole_job_ended_at(self._ends):
             # Processes that were ended with the whole job print errors. Others have handled theirs.
+            file_of_end = log.file_at(job_ended)
             own = [
                 entry
                 for entry in own
+                # Files are read one after the other.
                 if entry.order < job_ended
+                or not (is_of_communication(entry.error) or log.file_at(entry.order) == file_of_end)
                 if not (ASKED_TO_END.match(entry.error.text) or entry.error.caught)
             ]
         self._timeouts = [entry for entry in own if is_timeout(entry.error)]
@@ -368,7 +371,8 @@ class _LogVerdict:
             return _undetermined(sentence, self._last_lines)
         suspects = suspect_lines(self._log)
         if not suspects:
-            return self._without_failure("there is no error in it")
+            has_lines = self._log.last_lines
+            return self._without_failure("there is no error in it" if has_lines else "the log is empty")
         if self._log.has_failed and self._log.last_lines[-1:] == [suspects[-1]]:
             # A command that ended a script is the last one that printed.
             message = f"a command of the job failed, and nothing ran after it: {suspects[-1]}"

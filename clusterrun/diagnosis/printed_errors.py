@@ -33,10 +33,11 @@ SAME_DUMP = 2.0
 # Colours, and the options of tensors in torch's messages about collectives that differ.
 _UNREAD = re.compile(r"\x1b\[[\d;]*m|, TensorDeviceTypes=TensorOptions\((?:[^()]|\([^()]*\))*\)")
 # A message that torch's workers print in C ends with a zero, which precedes the next line.
-_PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
+_PREFIX = re.compile(r"^[\0\s]*\[(?:rank|RANK)[ =:]?(\d+)\](:?)\s?")
 # How a line begins that a node adds to the last ones of a rank.
 OURS = "clusterrun: "
-RANK_MARK = re.compile(r"^\[rank(\d+)\]:\s?")
+# Of torch, or of the program itself without the colon.
+RANK_MARK = re.compile(r"^\[(?:rank|RANK)[ =:]?(\d+)\]:?\s?")
 # The rank in a message of NCCL's watchdog or Megatron, of a group that is made, or of HCCL.
 _RANK_IN = re.compile(
     r"\[(?:PG [^\]]*)?Rank (\d+)\]|(?:^|: )Rank (\d+): |\[(\d+)\] is setting up NCCL|\bRankID:(\d+)\)"
@@ -129,6 +130,8 @@ _WRAPS = re.compile(
     r"Caught \S+ in |\(\d+ sub-exceptions?\)$|(?:ProcessRaisedException|RemoteTraceback|and exception):\s*$"
 )
 _IN_PROCESS = ", in Process "
+# A process that ended before it had handed an object to another one.
+_CUT_OFF = re.compile(r"pickle data was truncated|Ran out of input")
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
 # The margin of a line in a group of exceptions, and the rule above each of them.
 _MARGIN = re.compile(r"^\s+(?:\| ?|\+[-+ \d]*$)")
@@ -281,7 +284,7 @@ class ErrorListener:
         """
         line = _UNREAD.sub("", line)
         prefix = _PREFIX.match(line)
-        mark = prefix[1] if prefix else ""
+        mark, is_of_torch = (prefix[1], prefix[2] == ":") if prefix else ("", False)
         event = ""
         if self._is_launcher and not mark:
             event = self.report.hear(line)
@@ -292,7 +295,7 @@ class ErrorListener:
             reader_key, text = (f"report {inner}", ""), without_heading(line)
         reader = self._readers.get(reader_key)
         if reader is None:
-            form = Error(0.0, self._rank, "", inner=inner if self._is_launcher else -1, ends=bool(mark))
+            form = Error(0.0, self._rank, "", inner=inner if self._is_launcher else -1, ends=is_of_torch)
             reader = self._readers[reader_key] = _Reader(form, self.errors)
         reader.hear(at, text)
         if event == "ended":
@@ -620,7 +623,7 @@ class _Reader:
             error = replace(error, caught=True)
         if "_call_store" in self._library:
             error = replace(error, row=RENDEZVOUS_LOST)
-        is_cut_off = "/multiprocessing/" in self._library and "pickle data was truncated" in text
+        is_cut_off = "/multiprocessing/" in self._library and _CUT_OFF.search(text)
         # deepspeed's handler runs because something ends the ranks.
         if is_cut_off or self._library.endswith(" sigkill_handler"):
             error = replace(error, row=PART_ENDED)

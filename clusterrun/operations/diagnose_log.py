@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 from clusterrun.diagnosis.job_log import JobLog
 from clusterrun.diagnosis.log_process import LogError
-from clusterrun.diagnosis.log_remedies import ENDED_WITHOUT_ERROR_REMEDY, NOTHING_REMEDY
+from clusterrun.diagnosis.log_remedies import ENDED_WITHOUT_ERROR_REMEDY, NOTHING_REMEDY, filled
 from clusterrun.diagnosis.log_verdict import diagnosis_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.errors import BadInput, NoSuchRun
@@ -29,6 +29,9 @@ from clusterrun.slurm.foreign_job import ForeignJob
 STDIN = "-"
 # How a compressed file begins.
 GZIP = b"\x1f\x8b"
+# Characters that no log has, and the share of the first bytes of a file that they may be.
+_NO_TEXT = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+HEAD, MOST_CONTROLS = 4096, 0.03
 CHUNK = 4 << 20
 # Chunks at the beginning and at the end of a long file that are read closely.
 WHOLE_CHUNKS = 2
@@ -91,6 +94,7 @@ class ReadFile:
     size: int  # bytes of the file, or of all that stdin held
     read: int  # bytes whose lines were all read
     scanned: int  # bytes that were searched for errors only
+    is_text: bool = True
 
     @property
     def skipped(self) -> int:
@@ -131,7 +135,9 @@ def diagnose_logs(
             other = diagnose_logs(files_of_job, stdin, clock, tell).diagnosis
             notes.append(f"job {job}: {other.verdict.value}: {other.message}")
     diagnosis = _limited(diagnosis_of(log), files)
-    diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
+    nodes = {culprit.node for culprit in diagnosis.culprits}
+    remedy = filled(diagnosis.remedy, str(newest or ""), nodes - {""})
+    diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *notes), remedy=remedy)
     errors = log.errors()
     return LogReport(tuple(files), diagnosis, tuple(errors[:MOST_ERRORS]), max(0, len(errors) - MOST_ERRORS))
 
@@ -184,7 +190,7 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet, us
     notes = [f"Slurm's state of job {job.job_id} is {state}; files read: {read}"]
     notes += read_notes
     remedy = diagnosis.remedy.replace(NOTHING_REMEDY, ENDED_WITHOUT_ERROR_REMEDY)
-    remedy = remedy.replace("-j JOB", f"-j {job.job_id}")
+    remedy = filled(remedy, job.job_id, {culprit.node for culprit in diagnosis.culprits} - {""})
     return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))), remedy=remedy)
 
 
@@ -233,11 +239,13 @@ def _read_each(
                 continue
             with open(path, "rb") as file:
                 is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-                if is_regular and os.pread(file.fileno(), len(GZIP), 0) == GZIP:
+                head = os.pread(file.fileno(), HEAD, 0) if is_regular else b""
+                if head.startswith(GZIP):
                     with gzip.GzipFile(fileobj=file) as unzipped:
                         files.append(reader.read(log, path, cast(BinaryIO, unzipped), is_seekable=False))
                 else:
-                    files.append(reader.read(log, path, file, is_regular))
+                    is_text = len(_NO_TEXT.findall(head)) <= len(head) * MOST_CONTROLS
+                    files.append(replace(reader.read(log, path, file, is_regular), is_text=is_text))
         except (OSError, EOFError, zlib.error) as error:
             why = error.strerror if isinstance(error, OSError) else None
             problems.append(f"{path} cannot be read: {why or error}")
@@ -400,6 +408,12 @@ class _LineFeeder:
 
 def _limited(diagnosis: Diagnosis, files: Sequence[ReadFile]) -> Diagnosis:
     """Return a diagnosis without an error that names the limits of what was read."""
+    if diagnosis.verdict is Verdict.UNDETERMINED and not any(file.is_text for file in files):
+        message, remedy = (
+            f"{files[0].path} is no text",
+            "name the job's output; unpack a compressed log first",
+        )
+        return Diagnosis(diagnosis.verdict, message, remedy=remedy)
     skipped = sum(file.skipped for file in files)
     if diagnosis.verdict is not Verdict.UNDETERMINED or not skipped:
         return diagnosis

@@ -935,7 +935,7 @@ def test_a_log_of_consequences_blames_nobody() -> None:
 
 def test_an_empty_log_has_a_hint() -> None:
     diagnosis = diagnosed("")
-    assert diagnosis.message == "there is no error in it" and "sacct -j JOB" in diagnosis.remedy
+    assert diagnosis.message == "the log is empty" and "sacct -j JOB" in diagnosis.remedy
 
 
 CHECK = """\

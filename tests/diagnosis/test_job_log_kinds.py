@@ -1992,3 +1992,18 @@ def test_files_of_ranks_that_were_joined_are_ordered_by_their_times() -> None:
 def test_a_step_that_does_not_fit_its_job_asks_for_other_options_of_srun(reason: str) -> None:
     remedy = diagnosed(f"srun: error: Unable to create step for job 8: {reason}").remedy
     assert "--gres and --mem of srun" in remedy
+
+
+@pytest.mark.parametrize("mark", ["[rank1]", "[rank 1]", "[RANK1]"])
+def test_a_rank_in_brackets_without_a_colon_is_the_rank_of_its_line(mark: str) -> None:
+    lines = [f"{mark} it 3 loss 0.4", *marked(f"{mark} ", *EXCEPTION)]
+    assert ranks(diagnosed("[rank0] it 3 loss 0.4", *lines)) == [1]
+    diagnosis = diagnosed("[rank0] it 3 loss 0.4", f"{mark} RuntimeError: CUDA out of memory.")
+    assert ranks(diagnosis) == [1] and "[" not in diagnosis.message
+
+
+def test_an_error_that_names_a_step_is_no_progress() -> None:
+    diagnosis = diagnosed("step 10 loss 2.1", "ERROR: loss is nan at step 11, aborting")
+    assert diagnosis.verdict is Verdict.CRASHED and "loss is nan" in diagnosis.message
+    metric = diagnosed(*(f"step {step} loss 2.1 val_error: 0.{step}" for step in range(10, 20)))
+    assert metric.verdict is Verdict.UNDETERMINED

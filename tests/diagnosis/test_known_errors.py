@@ -58,6 +58,27 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         ),
         ("srun: error: n1: task 4: Illegal instruction (core dumped)", Verdict.CRASHED, "newer CPU"),
         ("PIL.UnidentifiedImageError: cannot identify image file 'a.jpg'", Verdict.CRASHED, "a file is cut"),
+        *(
+            (line, Verdict.CRASHED, "a file is cut")
+            for line in (
+                "tarfile.ReadError: unexpected end of data",
+                "ValueError: ('unexpected end of data', <class 'tarfile.ReadError'>)",
+                "pyarrow.lib.ArrowInvalid: Parquet magic bytes not found in footer. The file is corrupted",
+                "OSError: Corrupt snappy compressed data.",
+                "EOFError: Compressed file ended before the end-of-stream marker was reached",
+                "gzip.BadGzipFile: Not a gzipped file (b've')",
+                "OSError: Unable to synchronously open file (file signature not found)",
+                "EOFError: Ran out of input",
+                "RuntimeError: unexpected EOF, expected 10240 more bytes. The file might be corrupted.",
+                "soundfile.LibsndfileError: Error opening '/d/a.flac': Format not recognised.",
+            )
+        ),
+        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1", Verdict.CRASHED, "no valid JSON"),
+        (
+            "pyarrow.lib.ArrowInvalid: JSON parse error: Missing a name. in row 3",
+            Verdict.CRASHED,
+            "no valid JSON",
+        ),
         ("init.cc:412 NCCL WARN Cuda failure 2 'out of memory'", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
         ("torch.OutOfMemoryError: HIP out of memory. Tried", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
         ("Failed to initialize NVML: Driver/library version mismatch", Verdict.CRASHED, "driver was updated"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.errors import BadInput
 from clusterrun.operations import diagnose_log
 from clusterrun.operations.diagnose_log import LogReport, diagnose_logs, expanded
@@ -221,3 +222,31 @@ def test_the_first_of_two_files_is_the_one_with_the_earlier_time(
     diagnosis = read(str(tmp_path)).diagnosis
     assert [culprit.rank for culprit in diagnosis.culprits] == [first]
     assert words in diagnosis.message
+
+
+def test_a_file_that_is_no_text_is_named_unless_it_shows_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"PK\3\4\0\0\x08\x08" + bytes(range(256)) * 9)
+    assert read(str(path)).diagnosis.message == f"{path} is no text"
+    path.write_bytes(path.read_bytes() + f"\n{ERROR}".encode())
+    assert "KeyError: 'x'" in read(str(path)).diagnosis.message
+
+
+@pytest.mark.parametrize("names", [("a.err", "b.out"), ("b.out", "a.err")])
+def test_an_error_in_another_file_than_the_end_of_the_job_is_the_first_failure(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    ended = "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-01-02T10:00:00 DUE TO TIME LIMIT ***\n"
+    (tmp_path / "a.err").write_text(ended)
+    (tmp_path / "b.out").write_text(f"{LINE}{ERROR}")
+    diagnosis = read(*(str(tmp_path / name) for name in names)).diagnosis
+    assert "KeyError: 'x'" in diagnosis.message and [culprit.rank for culprit in diagnosis.culprits] == [2]
+    # A connection may fail because the job ends.
+    (tmp_path / "b.out").write_text(LINE + ERROR.replace("KeyError: 'x'", "ConnectionResetError: lost"))
+    diagnosis = read(str(tmp_path / "a.err"), str(tmp_path / "b.out")).diagnosis
+    assert diagnosis.verdict is Verdict.NOT_RUNNING
+
+
+def test_a_remedy_names_the_job_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "slurm-4711.out").write_text(LINE)
+    assert "sacct -j 4711" in read(str(tmp_path)).diagnosis.remedy
