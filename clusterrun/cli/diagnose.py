@@ -241,7 +241,8 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     culprits = _culprits(diagnosis)
     lines_shown += _part(f"culprit{many}", culprits)
     certainty = certainty_in_words(diagnosis.certainty, diagnosis.verdict is Verdict.CRASHED)
-    lines_shown += _part("certainty", [certainty] if certainty and culprits else [])
+    is_shown = certainty and diagnosis.verdict is not Verdict.NOTHING
+    lines_shown += _part("certainty", [certainty] if is_shown else [])
     lines_shown += _part("evidence", list(diagnosis.evidence))
     lines_shown += _part("stacks", [line for group in diagnosis.groups for line in _stack(group)])
     return lines_shown + _part("remedy", [diagnosis.remedy] if diagnosis.remedy else [])
@@ -259,6 +260,8 @@ def _culprits(diagnosis: Diagnosis) -> list[str]:
         nodes = hostlist.fold(tuple(dict.fromkeys(culprit.node for culprit in group)))
         place = " on ".join(filter(None, (ranks, nodes)))
         reason = "" if place and why in diagnosis.message else why
+        if len(group) > 1 and reason.startswith("it "):
+            reason = f"each {reason[3:]}"
         lines_shown.append(": ".join(filter(None, (place, reason))))
     return lines_shown
 

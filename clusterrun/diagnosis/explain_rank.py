@@ -19,6 +19,7 @@ from clusterrun.diagnosis.stacks import (
     is_idle_worker,
     joins_processes,
     location,
+    own_stack,
     polls_for_lock_file,
     script_has_ended,
     short,
@@ -92,9 +93,9 @@ def reason(rank: RankSnapshot) -> Reason:
     if place.doing is Doing.DATA:
         children = rank.process.children
         stopped = [child for child in children if child.state in (*STOPPED, "D")]
-        text = stopped or [child for child in children if child.stack]
+        text = stopped or [child for child in children if child.stack and not is_idle_worker(child.stack)]
         why = f"it waits for its data-loader{at(rank.stacks.main)}"
-        why += "".join(f"; {_child(child, child.stack)}" for child in text[:2])
+        why += "".join(f"; {_child(child, own_stack(child.stack))}" for child in text[:2])
         remedy = "see what the dataset does there: a slow or missing file, a lock, too few workers"
         if any(child.lacks_thread for child in text):
             remedy = _FORK_REMEDY

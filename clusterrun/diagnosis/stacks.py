@@ -350,20 +350,22 @@ def _is_inside(stack: tuple[str, ...], file: str, *functions: str) -> bool:
 
 
 def is_idle_worker(stack: tuple[str, ...]) -> bool:
-    """Return whether a worker of ``multiprocessing.Pool`` waits for a task, or a process is its tracker."""
+    """Return whether a worker of a pool or a data-loader waits for a task, or a process is its tracker."""
     for inner, frame in zip(stack, stack[1:]):
-        if "/multiprocessing/pool.py:" in frame:
+        if "/multiprocessing/pool.py:" in frame or works_for_a_loader((frame,)):
             return "/multiprocessing/queues.py:" in inner and function_of(inner) == "get"
     return any("/multiprocessing/resource_tracker.py:" in frame for frame in stack[:2])
 
 
 def frame_of_worker(stack: tuple[str, ...]) -> str:
-    """Return the user's innermost frame below the start of a process of ``multiprocessing``; '' without one.
-
-    A fork has the frames of its parent, too.
-    """
-    inner = tuple(itertools.takewhile(lambda frame: "/multiprocessing/process.py:" not in frame, stack))
+    """Return the user's innermost frame of a process of ``multiprocessing``; '' without one."""
+    inner = own_stack(stack)
     return next((frame for frame in inner if not is_library(frame)), "") if len(inner) < len(stack) else ""
+
+
+def own_stack(stack: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the frames below the start of a process of ``multiprocessing``. A fork has its parent's, too."""
+    return tuple(itertools.takewhile(lambda frame: "/multiprocessing/process.py:" not in frame, stack))
 
 
 def polls_for_lock_file(stack: tuple[str, ...]) -> bool:

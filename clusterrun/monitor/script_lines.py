@@ -164,6 +164,9 @@ def _steps(frame: ScriptFrame) -> list[str]:
         if isinstance(node, ast.stmt):
             steps.append(f"line {node.lineno}")
         is_in_head = isinstance(getattr(node, "body", None), list) and number < node.body[0].lineno
+        if isinstance(node, LOOPS):
+            exits = {part.lineno for part, around in own_nodes(node) if _leaves(part, around)}
+            steps += [f"exit {line}" for line in sorted(exits)]
         if isinstance(node, (ast.With, ast.AsyncWith)) and is_in_head:
             steps.append("with ?")  # Python comes here again after the body
         elif isinstance(node, LOOPS) and is_in_head:
@@ -178,6 +181,12 @@ def _steps(frame: ScriptFrame) -> list[str]:
             is_else = bool(orelse) and isinstance(orelse, list) and number >= orelse[0].lineno
             steps.append(f"if {node.lineno} {is_else}")
     return steps
+
+
+def _leaves(node: ast.AST, around: Sequence[ast.AST]) -> bool:
+    """Return whether a statement leaves a loop, with the nodes between both, before its turns end."""
+    is_of_inner = any(isinstance(outer, LOOPS) for outer in around)
+    return isinstance(node, ast.Return) or (isinstance(node, ast.Break) and not is_of_inner)
 
 
 def calls_in_line(tree: ast.Module, number: int) -> list[tuple[str, ast.Call]]:

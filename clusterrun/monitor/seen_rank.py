@@ -54,7 +54,6 @@ from clusterrun.monitor.script_lines import (
 from clusterrun.monitor.stack_reader import MOST_SPIES, StackReader, loads
 from clusterrun.rank_hooks.clusterrun_witness import THREAD_WAITS
 
-MOST_WORKERS = 2
 _BETWEEN_TWO = re.compile(r"(?i)send|recv|probe")
 # The part of a frame in which a thread of a pool runs its tasks.
 _POOL = "/concurrent/futures/thread.py:"
@@ -226,9 +225,7 @@ def _stacks_of_workers(
         return {}
     workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
     workers.sort(key=lambda pid: getattr(proc.find_alive(pid), "state", "") != "R")
-    # All workers of a loader do the same. Any other process may hold the rank up.
-    most = MOST_WORKERS if in_data_loader(stack) else MOST_SPIES
-    return {pid: process.main for pid, process in reader.read(workers[:most]).items()}
+    return {pid: process.main for pid, process in reader.read(workers[:MOST_SPIES]).items()}
 
 
 def _waits(

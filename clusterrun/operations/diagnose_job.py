@@ -90,7 +90,8 @@ def diagnose_job(
         Culprit(culprit.rank, culprit.node, named(culprit.why)) for culprit in diagnosis.culprits
     )
     remedy = named(diagnosis.remedy)
-    if not judgement.certain and not culprits:
+    is_open = judgement.later > 0 or diagnosis.verdict is not Verdict.NOTHING
+    if is_open and not judgement.certain and not culprits:
         longer = f"the look ended after {limit:.0f} s; {longer_limit(limit)} looks longer"
         remedy = "; ".join(filter(None, (longer, remedy)))
     return replace(diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=remedy)
@@ -156,17 +157,29 @@ class LookStep:
         self._spy = spy_folder(context, is_shared=user in ("", user_name()))
         self.all_run = False  # the scripts of all ranks ran at the newest look
         self.node_by_rank: dict[int, str] = {}  # of the newest look
+        # The newest judgement of a look that most nodes answered, and the number of nodes that did not.
+        self._fullest: tuple[Judgement, int] | None = None
 
     def judge(self, seconds: float, limit: float, history: JobHistory) -> Judgement:
-        """Look for ``seconds`` and judge. Raise ``ClusterrunError`` if no node answers."""
+        """Look for ``seconds`` and judge. Raise ``ClusterrunError`` if no node answers.
+
+        If fewer nodes answer than before, as crowded ones near the limit, the judgement before holds.
+        """
         looks, mute = self.look(seconds, limit)
+        if self._fullest and len(mute) > self._fullest[1]:
+            judgement = self._fullest[0]
+            lines = (f"no answer from {node} to the last look: {why}" for node, why in mute)
+            evidence = tuple(dict.fromkeys((*judgement.diagnosis.evidence, *lines)))
+            return replace(judgement, diagnosis=replace(judgement.diagnosis, evidence=evidence))
         _, changed_at = _output(self._job)
         quiet = self._context.clock.now() - changed_at if changed_at else math.inf
         ranks = [rank for world in worlds_of(looks, not mute) for rank in world.ranks]
         running = [rank for rank in ranks if rank.state and not script_has_ended(rank.stacks.main)]
         self.all_run = len(running) == len(ranks) > 0
         self.node_by_rank = {rank.rank: rank.node for rank in ranks}
-        return diagnose_looks(looks, mute, history, quiet)
+        judgement = diagnose_looks(looks, mute, history, quiet)
+        self._fullest = judgement, len(mute)
+        return judgement
 
     def look(self, seconds: float, limit: float) -> tuple[list[JobLook], list[tuple[str, str]]]:
         """Return the looks of the nodes that answered, and the nodes that did not, with the reason."""

@@ -88,7 +88,7 @@ def test_a_live_run_is_looked_into_and_leaves_no_question_behind(waiting: Comman
 def test_the_text_shows_the_verdict_first_and_the_users_own_lines(waiting: CommandLine) -> None:
     lines = waiting("diagnose").out.split("\n")
     assert lines[0] == "all wait: all 2 ranks wait outside of collectives, all at train.py:12 (step)"
-    assert lines[1:3] == ["", "evidence"]
+    assert lines[1:6] == ["", "certainty", "  10 of 100: little is known", "", "evidence"]
     assert '      train.py:12 (step)   time.sleep(0 if "end" in sys.argv else 600)' in lines
     assert "  2 ranks: 0-1" in lines
 
@@ -99,7 +99,17 @@ def test_culprits_with_one_reason_share_a_line_that_does_not_repeat_the_first_li
     failed = [Culprit(rank, node, "KeyError: 'x'") for rank, node in nodes.items()]
     culprits = (*failed, Culprit(3, "n1", stopped), Culprit(4, "n2", stopped))
     shown = lines(Diagnosis(Verdict.CRASHED, first, culprits))
-    assert shown[2:] == ["culprits", "  ranks 0-1 on n0", "  rank 2", "  ranks 3-4 on n[1-2]: it is stopped"]
+    assert shown[2:] == [
+        "culprits",
+        "  ranks 0-1 on n0",
+        "  rank 2",
+        "  ranks 3-4 on n[1-2]: each is stopped",
+    ]
+
+
+def test_the_certainty_is_shown_unless_nothing_is_wrong() -> None:
+    for verdict, is_shown in ((Verdict.UNDETERMINED, True), (Verdict.NOTHING, False)):
+        assert ("certainty" in lines(Diagnosis(verdict, "rank 1 is busy", certainty=60))) == is_shown
 
 
 def test_frames_of_the_import_system_are_left_out_of_the_page() -> None:

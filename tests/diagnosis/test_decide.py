@@ -88,6 +88,13 @@ JOINED = ("/usr/lib/python3.11/multiprocessing/popen_fork.py:27 poll", *LOOP)
 EVALUATES = (*MEETING[:-1], "/home/me/eval.py:9 main")
 FORKED = ("/home/me/cache.py:3 get", "/usr/lib/python3.11/multiprocessing/process.py:108 run", *LOOP)
 
+IDLE = "/usr/lib/python3.11/multiprocessing/queues.py:113 Queue.get"
+WORKER = (
+    f"{LIBRARY}/torch/utils/data/_utils/worker.py:334 _worker_loop",
+    "/usr/lib/python3.11/multiprocessing/process.py:108 run",
+    *LOOP,
+)
+
 
 @pytest.mark.parametrize(
     ("missing", "why"),
@@ -108,7 +115,12 @@ FORKED = ("/home/me/cache.py:3 get", "/usr/lib/python3.11/multiprocessing/proces
         ),
         (
             rank(
-                1, stack=LOADER, children=(ChildProcess(77, "python", "S", "", ("/home/me/data.py:3 read",)),)
+                1,
+                stack=LOADER,
+                children=(
+                    ChildProcess(76, "python", "S", "", (IDLE, *WORKER)),
+                    ChildProcess(77, "python", "S", "", ("/home/me/data.py:3 read", *WORKER)),
+                ),
             ),
             "it waits for its data-loader at train.py:17; worker 77 waits at data.py:3 (read)",
         ),

@@ -20,6 +20,7 @@ from clusterrun.diagnosis.evidence import (
     RankSnapshot,
     ThreadWait,
 )
+from clusterrun.diagnosis.explain_rank import LOOP_REMEDY
 from clusterrun.diagnosis.job_looks import NO_PYTHON, JobLook, RankName, SeenLauncher, SeenRank
 from clusterrun.diagnosis.job_worlds import JobHistory, JobWorld, diagnose_looks, worlds_of
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, Doing, ThreadPlace, reads_of_process
@@ -423,6 +424,14 @@ def test_a_busy_rank_that_could_count_is_named_only_after_it_was_seen_to_stay() 
         ranks_now = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
         diagnosis = diagnose_looks(looks(*ranks_now), (), history).diagnosis
         assert (diagnosis.verdict, diagnosis.culprits) == (expected, ())
+
+
+def test_the_remedy_for_a_busy_loop_with_a_condition_is_that_of_loops() -> None:
+    busy = sampled(3, stack=EVALUATES, busy=1.0, idle=0.0)
+    stacks = replace(busy.snapshot.stacks, loop="not done")
+    looping = replace(busy, snapshot=replace(busy.snapshot, stacks=stacks))
+    remedies = [verdict(*map(sampled, range(3)), late).remedy for late in (busy, looping)]
+    assert [LOOP_REMEDY in remedy for remedy in remedies] == [False, True]
 
 
 @pytest.mark.parametrize(("number", "shows"), [(10, "still works (item=3 to 12)"), (5, "an endless loop")])
@@ -966,6 +975,7 @@ def test_a_rank_that_is_further_than_all_others_left_out_the_call_in_which_they_
         ("line 50, turn ?, line 51", "line 60", "train.py:50 (main)"),
         ("line 50, in /home/me/fit.py fit, line 4, turn 7, line 5", "line 51", "fit.py:4 (fit)"),
         ("turn 4, line 52, turn ?, line 53", "turn 5, line 52, turn ?, line 53", "train.py:52 (main)"),
+        ("line 50, exit 57, turn 4, line 51", "line 60", "train.py:50 (main)"),
         ("turn 4, line 52", "turn 5, line 51", ""),
         ("line 50, if 50 False, line 51, turn 2", "line 60", ""),
         ("line 50, turn 2, line 51", "line 50, turn 2, line 53", ""),
@@ -979,6 +989,7 @@ def test_a_rank_that_has_left_the_loop_in_which_all_others_are_is_named_with_the
     assert [culprit.rank for culprit in diagnosis.culprits] == [1]
     assert (f"rank 1 has left the loop at {loop}, " in diagnosis.message) == bool(loop)
     assert ("drop_last" in diagnosis.remedy) == bool(loop)
+    assert ("line 57" in diagnosis.remedy) == ("exit 57" in usual)
 
 
 def test_ranks_that_reduce_what_a_lightning_module_logs_are_shown() -> None:
@@ -1305,7 +1316,9 @@ def test_a_rank_that_makes_a_group_larger_than_the_job_is_named() -> None:
         rank = sampled(number, stack=MEETING)
         request = GroupRequest(world=5 if number == 3 else 4, asks=number, store="n0:29500")
         ranks.append(SeenRank(rank.name, replace(rank.snapshot, request=request)))
-    assert blamed(verdict(*ranks)) == [(3, "n0")]
+    diagnosis = verdict(*ranks)
+    assert blamed(diagnosis) == [(3, "n0")]
+    assert "is 5, and 4 ranks started" in diagnosis.remedy
 
 
 def test_ranks_that_were_only_counted_are_not_blamed_for_those_that_are_not_there() -> None:

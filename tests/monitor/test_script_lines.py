@@ -185,7 +185,7 @@ def fit(loader, store):
         if epoch:
             step(None)
         else:
-            step(None)
+            return
         for back in range(9, 0, -1): step(back)
     while True:
         step(None)
@@ -195,13 +195,13 @@ def fit(loader, store):
 @pytest.mark.parametrize(
     ("number", "steps"),
     [
-        (2, ["line 2", "turn ?"]),
-        (4, ["line 2", "turn 1", "line 3", "turn ?", "line 4"]),
-        (5, ["line 2", "turn 1", "line 5", "with ?"]),
-        (6, ["line 2", "turn 1", "line 5", "line 6"]),
-        (8, ["line 2", "turn 1", "line 7", "if 7 False", "line 8"]),
-        (10, ["line 2", "turn 1", "line 7", "if 7 True", "line 10"]),
-        (11, ["line 2", "turn 1", "line 11", "turn ?", "line 11"]),
+        (2, ["line 2", "exit 10", "turn ?"]),
+        (4, ["line 2", "exit 10", "turn 1", "line 3", "turn ?", "line 4"]),
+        (5, ["line 2", "exit 10", "turn 1", "line 5", "with ?"]),
+        (6, ["line 2", "exit 10", "turn 1", "line 5", "line 6"]),
+        (8, ["line 2", "exit 10", "turn 1", "line 7", "if 7 False", "line 8"]),
+        (10, ["line 2", "exit 10", "turn 1", "line 7", "if 7 True", "line 10"]),
+        (11, ["line 2", "exit 10", "turn 1", "line 11", "turn ?", "line 11"]),
         (13, ["line 12", "turn ?", "line 13"]),
     ],
 )

@@ -263,19 +263,25 @@ def test_nodes_without_an_answer_are_reported_with_sruns_message(
 
 
 @pytest.mark.parametrize(
-    ("is_certain", "culprits"), [(False, ()), (True, ()), (False, (Culprit(1, "n1", "gone"),))]
+    ("is_certain", "later", "culprits"),
+    [(False, 5.0, ()), (False, 0.0, ()), (True, 0.0, ()), (False, 5.0, (Culprit(1, "n1", "gone"),))],
 )
 def test_a_look_that_was_cut_short_names_a_longer_limit(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, is_certain: bool, culprits: tuple[Culprit, ...]
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    is_certain: bool,
+    later: float,
+    culprits: tuple[Culprit, ...],
 ) -> None:
+    """It may decide whether a rank comes. Ranks that make progress need none."""
     out = "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4)))
     monkeypatch.setattr(
         system, "run", lambda *arguments, **options: system.Completed(("srun",), 0, out, "", 1.0)
     )
-    judgement = Judgement(Diagnosis(Verdict.NOTHING, "rank 3 may yet come", culprits), is_certain)
+    judgement = Judgement(Diagnosis(Verdict.NOTHING, "rank 3 may yet come", culprits), is_certain, later)
     monkeypatch.setattr(diagnosing, "diagnose_looks", lambda *arguments: judgement)
     remedy = diagnosing.diagnose_job(context(tmp_path), JOB, 1.0).remedy
-    assert ("--limit 40s" in remedy) == (not is_certain and not culprits)
+    assert ("--limit 40s" in remedy) == (later > 0 and not culprits)
 
 
 def test_a_limit_that_is_too_short_for_any_answer_is_named(
@@ -387,6 +393,24 @@ def test_a_look_that_no_node_answers_leaves_what_the_look_before_showed(
     monkeypatch.setattr(system, "run", lambda *arguments, **options: next(answers))
     diagnosis = diagnosing.diagnose_job(context(tmp_path), replace(JOB, nodelist="n1"), 40.0)
     assert (diagnosis.verdict, next(answers, None)) == (Verdict.NOTHING, None)
+
+
+def test_a_later_look_that_fewer_nodes_answer_does_not_replace_a_fuller_one(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = Judgement(Diagnosis(Verdict.NOTHING, "rank 1 may yet come"), certain=False, later=1.0)
+    judgements = iter((judged, replace(judged, diagnosis=Diagnosis(Verdict.UNDETERMINED, "not enough seen"))))
+    monkeypatch.setattr(diagnosing, "diagnose_looks", lambda *arguments: next(judgements))
+    first, second = ("\n".join(lines_of(node, JobLook(node, 1.0, processes=4))) for node in ("n1", "n2"))
+    outputs = iter((f"{first}\n{second}", first, ""))
+    monkeypatch.setattr(
+        system,
+        "run",
+        lambda *arguments, **options: system.Completed(("srun",), 0, next(outputs), "", 1.0),
+    )
+    diagnosis = diagnosing.diagnose_job(context(tmp_path), replace(JOB, nodelist="n[1-2]"), 40.0)
+    assert diagnosis.message == "rank 1 may yet come"
+    assert any("no answer from n2" in line for line in diagnosis.evidence)
 
 
 def test_an_output_that_grows_during_the_looks_is_evidence(

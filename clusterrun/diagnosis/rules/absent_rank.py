@@ -12,7 +12,7 @@ from functools import partial
 
 from clusterrun.diagnosis.calls import PATIENCE, STOPPED, USUAL, CallTable, roots
 from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
-from clusterrun.diagnosis.explain_rank import reason
+from clusterrun.diagnosis.explain_rank import LOOP_REMEDY, reason
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, TOGETHER, Doing
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
@@ -115,6 +115,8 @@ def explain_busy(table: CallTable, blamed: Ranks, late: Ranks) -> Diagnosis:
     sentence += "nothing shows whether that is long work or an endless loop"
     remedy = "look again later: a rank that is in other lines then, works. If only few ranks have that work, "
     remedy += "share it among all, or raise the time-out"
+    if all(table.of(rank).stacks.loop for rank in late):
+        remedy = f"{LOOP_REMEDY}. A rank that is in other lines later, works"
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (*waited(table), *reasons(table, late)), remedy)
 
 

@@ -103,17 +103,21 @@ def _out_of_step(table: CallTable, vote: RankVote) -> tuple[Ranks, Ranks, bool]:
     return (), (), False
 
 
-def _loop_left(table: CallTable, ranks: Ranks) -> str:
-    """Return the loop that ``ranks`` have left and all others are in, as ``train.py:64 (train)``, or ''."""
+def _loop_left(table: CallTable, ranks: Ranks) -> tuple[str, ...]:
+    """Return the loop that ``ranks`` have left and all others are in, as ``train.py:64 (train)``.
+
+    The lines that leave it early follow. It is () if there is no such loop.
+    """
     others = [rank.stacks.position for rank in table.living if rank.rank not in ranks]
     loops = {_loop_before(other, table.of(rank).stacks.position) for rank in ranks for other in others}
-    return loops.pop() if len(loops) == 1 else ""
+    return loops.pop() if len(loops) == 1 else ()
 
 
-def _loop_before(inside: Sequence[str], behind: Sequence[str]) -> str:
+def _loop_before(inside: Sequence[str], behind: Sequence[str]) -> tuple[str, ...]:
     """Return the loop around the place ``inside`` that certainly ends before the place ``behind``."""
     steps = steps_before(inside, behind)
     function = line = ""
+    exits: list[str] = []
     for index, step in enumerate(inside):
         kind, _, text = step.partition(" ")
         # The first step that differs may be another turn of a loop around both places.
@@ -121,13 +125,15 @@ def _loop_before(inside: Sequence[str], behind: Sequence[str]) -> str:
         if kind == "in":
             function = text
         elif kind == "line":
-            line = text
+            line, exits = text, []
+        elif kind == "exit":
+            exits.append(text)
         elif kind == "turn" and is_before:
             file, _, name = function.rpartition(" ")
-            return short(f"{file}:{line} {name}")
+            return short(f"{file}:{line} {name}"), *exits[:MOST_LINES]
         elif kind == "if" and is_before:
-            return ""  # The rank behind it may never have come to that loop.
-    return ""
+            break  # The rank behind it may never have come to that loop.
+    return ()
 
 
 def _is_collective(table: CallTable, rank: int) -> bool:
@@ -166,7 +172,7 @@ def _odd(table: CallTable, sides: Sequence[Ranks]) -> Ranks:
 
 
 def explain_different_places(
-    table: CallTable, blamed: Ranks, places: Mapping[int, str], ahead: Ranks = (), loop: str = ""
+    table: CallTable, blamed: Ranks, places: Mapping[int, str], ahead: Ranks = (), loop: Sequence[str] = ()
 ) -> Diagnosis:
     sides = RankVote(places).sides
     lines = {ranks: f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {place}" for place, ranks in sides}
@@ -179,9 +185,12 @@ def explain_different_places(
     if loop:
         left = blamed or ahead
         verb = "has" if len(left) == 1 else "have"
-        sentence += f"; {ranks_in_words(left)} {verb} left the loop at {loop}, in which the others are"
-        remedy = "let every rank make as many turns of that loop: is its data uneven (drop_last, or the Join "
-        remedy += "of DDP), or does a break, continue or exception end its turns early?"
+        sentence += f"; {ranks_in_words(left)} {verb} left the loop at {loop[0]}, in which the others are"
+        early = "a continue or exception"
+        if len(loop) > 1:
+            early = f"the break or return in line {' or '.join(loop[1:])}"
+        remedy = f"let every rank make as many turns of that loop: does {early} end them early, or is its "
+        remedy += "data uneven (drop_last, or the Join of DDP)?"
     elif ahead:
         verb = "is" if len(ahead) == 1 else "are"
         sentence += f"; {ranks_in_words(ahead)} {verb} further in the script"

@@ -17,6 +17,7 @@ from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unf
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import at_place, blame, verb_s
 from clusterrun.model.hostlist import fold
+from clusterrun.model.phrases import count_of
 
 # Below different calls, which are recorded; a wrong world or rank explains a wrong store and wrong groups.
 CERTAINTY = 75
@@ -202,14 +203,12 @@ def explain_other_world(table: CallTable, blamed: Ranks, worlds: Mapping[int, in
         f"{ranks_in_words(whys)} asked init_process_group for a world of {worlds[first]} ranks; there are "
     )
     sentence += f"{table.of(first).request.started}"
-    remedies = [
-        "set WORLD_SIZE and the world_size of init_process_group to the number of ranks, or set neither"
-    ]
-    if table.by_stacks:  # mp.spawn sets neither
-        remedies.append("start as many ranks as that (srun, nprocs of mp.spawn, --nproc-per-node)")
-    if len(blamed) == len(table.ranks):  # all expect ranks that nobody has started
-        remedies.reverse()
-    remedy = "; or ".join(remedies)
+    remedy = "set WORLD_SIZE and the world_size of init_process_group to the number of ranks, or set neither"
+    if table.by_stacks:
+        remedy = f"WORLD_SIZE or the world_size of init_process_group is {worlds[first]}, and "
+        remedy += f"{count_of(table.of(first).request.started, 'rank')} started: set it to their number "
+        remedy += "(srun: export WORLD_SIZE=$SLURM_NTASKS), or start as many (srun "
+        remedy += f"--ntasks={worlds[first]}, nprocs of mp.spawn, --nproc-per-node)"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
 
