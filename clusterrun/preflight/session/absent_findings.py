@@ -185,50 +185,63 @@ def _of_single(
         return
     if not answered and (unanswered != (HOST,) or node.is_excused):
         return
-    # srun on the first node looks the name up too, and then launches nothing at a wrong address.
+    if wrong_name := _wrong_name(state, node, replies, present):
+        explanation.add(HOST, Finding(names.NAME, Grade.FAIL, wrong_name, _NAME))
+        message += f": {host} {wrong_name}"
+        explanation.explain_gone(node.node, Grade.PASS, message, "mend the name")
+    elif unanswered == (HOST,):
+        _of_link_to_host(state, explanation, node, replies, message)
+    else:
+        remedy = remedy_of_absence(node.absent, is_alive=True)
+        if unanswered:
+            remedy = _PARTLY.format(state.names(unanswered))
+        if replies.only_small_arrive:
+            message, remedy = f"{message}; large packets to it get lost", _MTU.format(node.name)
+        grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL
+        explanation.explain_gone(node.node, grade, message, remedy)
+
+
+def _wrong_name(state: SessionState, node: NodeState, replies: Replies, present: Sequence[int]) -> str:
+    """Return how the coordinator's node alone resolves a node's name wrongly; '' if it does not.
+
+    srun looks the name up there too, and then launches nothing at a wrong address.
+    """
     address_by_viewer = {
         viewer: state.nodes[viewer].resolved.get(node.name, "").partition(" ")[0] for viewer in present
     }
-    elsewhere = {address_by_viewer[viewer] for viewer in answered if address_by_viewer.get(viewer)}
-    if (
-        unanswered == (HOST,)
-        and elsewhere
-        and address_by_viewer[HOST]
-        and address_by_viewer[HOST] not in elsewhere
-    ):
-        wrong = f"resolves {node.name} as {address_by_viewer[HOST]}, where nothing answers"
-        wrong += f"; on {state.names(answered)} it is {', '.join(sorted(elsewhere))}, where it answers"
-        explanation.add(HOST, Finding(names.NAME, Grade.FAIL, wrong, _NAME))
-        explanation.explain_gone(node.node, Grade.PASS, f"{message}: {host} {wrong}", "mend the name")
-        return
-    # An agent joins over its link to the coordinator's node. Several broken links are less likely.
+    own_address = address_by_viewer[HOST]
+    elsewhere = {address_by_viewer[viewer] for viewer in replies.answered if address_by_viewer.get(viewer)}
+    if replies.unanswered != (HOST,) or not elsewhere or not own_address or own_address in elsewhere:
+        return ""
+    wrong = f"resolves {node.name} as {own_address}, where nothing answers"
+    addresses = ", ".join(sorted(elsewhere))
+    return f"{wrong}; on {state.names(replies.answered)} it is {addresses}, where it answers"
+
+
+def _of_link_to_host(
+    state: SessionState, explanation: Explanation, node: NodeState, replies: Replies, message: str
+) -> None:
+    """Blame the link between the coordinator's node and a node that answers all others but that.
+
+    An agent joins over this link. Several broken links are less likely.
+    """
+    host = state.nodes[HOST].name
     both_tried = {(HOST, node.node), (node.node, HOST)} <= state.dials.ways.keys()
-    trouble = state.dials.between(HOST, node.node) if unanswered == (HOST,) and both_tried else None
-    if unanswered == (HOST,) and trouble is None:
-        if not node.listens:
-            message += ": it was not examined"
-        explanation.explain_gone(node.node, Grade.UNDETERMINED, message, "mend the link, then check again")
-        message = (
-            "no answer, though others get one; no agent could join over it, so the direction is not known"
-        )
-        remedy = _REMEDY.format(host, node.name)
-        if not answered:
-            message = f"{node.name} does not answer {host}, and no other node tried: either may be at fault"
-            remedy = _ONE_WITNESS.format(node.name, remedy)
-        explanation.add_links([LinkReport(host, node.name, "both", Grade.FAIL, message, remedy)])
-        return
+    trouble = state.dials.between(HOST, node.node) if both_tried else None
     if trouble is not None:
         message += ": it is left out for this link alone"
         explanation.explain_gone(node.node, Grade.PASS, message, "mend the link")
         explanation.add_links([connection_findings.link_of(state, trouble)])
         return
-    remedy = remedy_of_absence(node.absent, is_alive=True)
-    if unanswered:
-        remedy = _PARTLY.format(state.names(unanswered))
-    if replies.only_small_arrive:
-        message, remedy = f"{message}; large packets to it get lost", _MTU.format(node.name)
-    grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL
-    explanation.explain_gone(node.node, grade, message, remedy)
+    if not node.listens:
+        message += ": it was not examined"
+    explanation.explain_gone(node.node, Grade.UNDETERMINED, message, "mend the link, then check again")
+    why = "no answer, though others get one; no agent could join over it, so the direction is not known"
+    remedy = _REMEDY.format(host, node.name)
+    if not replies.answered:
+        why = f"{node.name} does not answer {host}, and no other node tried: either may be at fault"
+        remedy = _ONE_WITNESS.format(node.name, remedy)
+    explanation.add_links([LinkReport(host, node.name, "both", Grade.FAIL, why, remedy)])
 
 
 def of_kept_away(state: SessionState, explanation: Explanation) -> None:
