@@ -253,14 +253,16 @@ class JobLog:
                 rank = error.origin if error.origin >= 0 else rank
                 rank = rank if rank >= 0 else rank_in(error.text)
                 went_on = output >= OUTPUT_AFTER_SURVIVED
-                survived = steps >= STEPS_AFTER_SURVIVED or (went_on and place.was_logged)
+                survived = steps >= (1 if place.goes_on else STEPS_AFTER_SURVIVED)
+                survived = survived or (went_on and place.was_logged)
                 survived = survived and not error.ends
                 went_on = went_on or (place.was_logged and self.has_steps_after(place.order, place.last_time))
                 is_doubtful = handled[number] or ((went_on or place.is_warning) and not is_final(error))
                 error = replace(error, rank=rank, inner=-1, survived=survived)
                 node = place.node or self.nodes.get(rank, "")
                 time = place.last_time.replace("T", " ")
-                errors.append(LogError(error, place.order, rank, node, is_doubtful, output, time))
+                is_last = steps == output == 0
+                errors.append(LogError(error, place.order, rank, node, is_doubtful, output, is_last, time))
         return sorted(self._marked_as_survived(errors), key=lambda log_error: log_error.order)
 
     def _marked_as_survived(self, errors: Sequence[LogError]) -> list[LogError]:

@@ -409,6 +409,12 @@ ROWS: tuple[KnownError, ...] = (
         "accept the terms on its page; hf auth login on a login node, or export HF_TOKEN",
     ),
     KnownError(
+        r"\b429 Client Error|Too Many Requests|\b50[0-4] Server Error",
+        "a server on the internet refuses so many requests, or is down: often all ranks ask it at once",
+        "download once on a login node into a folder that all nodes share (HF_HOME, --env HF_HUB_OFFLINE=1), "
+        "or let rank 0 alone ask",
+    ),
+    KnownError(
         r"wandb\.(?:\w+\.)*\w*(?:CommError|UsageError|AuthenticationError)"
         r"|wandb: ERROR .*(?:permission|api_key)",
         "wandb could not begin a run: it has no key, no rights to the project, or no way to its server",
@@ -699,6 +705,11 @@ ROWS: tuple[KnownError, ...] = (
         r"DataLoader (?:worker|process) \(pid.*is killed by signal: Killed",
         "a worker of the data-loader was killed by signal 9",
         "memory may have run out: dmesg on the node shows OOM kills; then fewer workers, or more with --mem",
+    ),
+    KnownError(
+        r"DataLoader worker \(pid.*is killed by signal: (?:Segmentation|Abort|Floating)",
+        "native code crashed in a worker of the data-loader, often a decoder of images, audio or video",
+        "num_workers=0 with --env PYTHONFAULTHANDLER=1 shows the line; does that library fit this torch?",
     ),
     KnownError(
         r"EOFError: EOF when reading a line|\bBdbQuit\b",

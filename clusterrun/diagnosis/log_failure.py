@@ -41,6 +41,7 @@ _OF_CODE = re.compile(
     r"(?:\w+\.)*\w*(?:Name|UnboundLocal|Attribute|Type|Index|ZeroDivision|NotImplemented|Recursion)Error\b"
     r"|RuntimeError: .*(?:must match|should be the same|shape|dimension)"
 )
+_NOT_CONNECTED = re.compile(r"failed to connect to .*errno: ?(?:11[13]|101)\b")
 _UNSET = re.compile(r"(?:NameError|UnboundLocalError)\b")
 # An error between two ranks, either of which may be wrong.
 _BETWEEN = re.compile(rf"mismatch between collectives|Mismatched NCCL version|{SIZES.pattern}")
@@ -241,6 +242,8 @@ class FirstFailure:
         elif hint:
             row = hint.error.row
             clauses.append(f"its cause: {hint.error.text}")
+        elif row and row.verdict is Verdict.NEVER_ARRIVED and (refusals := self._refusals()):
+            clauses.append(f"before that: {refusals[-1]}")
         elif row is NCCL_FAILED and warnings:
             warning = next(filter(meaning, reversed(warnings)), warnings[-1])
             row = meaning(warning) or row
@@ -248,6 +251,11 @@ class FirstFailure:
             notes = [*warnings]
         cause = too_many_ranks(error.text) or (row and f"cause: {row.cause}")
         return row, clauses, [cause, *notes] if cause else notes
+
+    def _refusals(self) -> list[str]:
+        """Return the lines that say why a connection could not be made, before the rank gave up."""
+        tail, until = self._log.tail, self._first.order
+        return [text.strip() for order, _, text in tail if order < until and _NOT_CONNECTED.search(text)]
 
     def _place(self) -> tuple[str, list[str]]:
         """Return the line of the user's code that failed, and clauses about a process that called it."""

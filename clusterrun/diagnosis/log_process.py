@@ -32,6 +32,7 @@ _GOES_ON = re.compile(
 )
 # The level of a record, in what its logger writes in front of it.
 _BELOW_ERROR = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG)\b|^[IW]\d{4}\b")
+_WARNS = re.compile(r"\W*WARN(?:ING)?\b")
 # The mark of torch's loggers on a warning.
 WARNING = re.compile(r"(?:\[rank\d+\]:\s?)?(?:\[W\d* |W\d{4} )")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -73,6 +74,7 @@ class LogError:
     node: str = ""  # of the rank; '' if the log does not show it
     is_doubtful: bool = False  # its process printed much else after it, so it was probably handled
     output_after: int = 0  # lines without complaints that its process printed after it
+    is_last: bool = False  # whether its process printed no step nor such a line after it
     time: str = ""  # of its line or the last one before with a time, as in LogLine
 
     @property
@@ -142,7 +144,7 @@ class LogProcess:
         is_of_report = self.listener.hear(self.lines / LINES_PER_SECOND, text, logger)
         if len(self.listener.errors) > len(self.places):
             goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
-            is_warning = _BELOW_ERROR.search(logger) is not None
+            is_warning = (_BELOW_ERROR.search(logger) or _WARNS.match(text)) is not None
             signs = (self.steps, self.output, goes_on, was_logged, is_warning, self._time)
             place = LogPlace(place.order, place.rank, place.node, place.time, *signs)
             self.places += [place] * (len(self.listener.errors) - len(self.places))

@@ -128,7 +128,11 @@ class _LogVerdict:
         self._end = min(self._ends, key=self._rank_of_end, default=None)
         own = [entry for entry in self._errors if not entry.error.is_consequence]
         is_noticed = any(entry.error.is_consequence and not entry.was_handled for entry in self._errors)
-        own = _without_handled(own, self._ends, self._ended_without_exception(), is_noticed)
+        if ended_alone := self._ended_without_exception():
+            # Connections fail after it. Launchers know the first end by its time.
+            begins = 0 if ended_alone.ranks == (log.first_rank,) else ended_alone.order
+            own = [entry for entry in own if entry.order < begins or not is_of_communication(entry.error)]
+        own = _without_handled(own, self._ends, ended_alone, is_noticed)
         if job_ended := whole_job_ended_at(self._ends):
             # Processes that were ended with the whole job print errors. Others have handled theirs.
             file_of_end = log.file_at(job_ended)
@@ -210,7 +214,10 @@ class _LogVerdict:
             return None
         message = handled[0].error.message
         sentence = f"there is no error in it that ended a rank: after {message}, it went on"
-        return self._cut_traceback() or self._without_failure(sentence)
+        answer = self._without_failure(sentence)
+        if answer.verdict is not Verdict.NOTHING:
+            answer = self._unmarked_error(after=handled[-1].order) or answer
+        return self._cut_traceback() or answer
 
     def _failed(self) -> Diagnosis | None:
         """A rank failed by itself."""
@@ -314,7 +321,7 @@ class _LogVerdict:
         sentence = f"{who} failed: the log ends in {message}"
         return Diagnosis(Verdict.CRASHED, sentence, culprits, (), suspect_lines(self._log), NOTHING_REMEDY)
 
-    def _unmarked_error(self) -> Diagnosis | None:
+    def _unmarked_error(self, after: int = 0) -> Diagnosis | None:
         """A line that looks like an error has no traceback, and little other output follows."""
         plain = [order for order, _, text in self._log.tail if is_plain_output(text)]
         until = plain[-1 - LINES_BEHIND] if len(plain) > LINES_BEHIND else 0
@@ -322,6 +329,7 @@ class _LogVerdict:
             entry
             for entry in suspect_errors(self._log)
             if LOOKS_FATAL.search(entry.error.text)
+            and entry.order > after
             # NCCL also warns of what it does without.
             and not re.search(f"NCCL WARN|{LAUNCHER_FAILED}", entry.error.text)
             and not (entry.error.is_consequence or (self._end and end_in_words(entry.error.text, 0)))
@@ -495,7 +503,9 @@ class _LogVerdict:
             others = dict.fromkeys(other.words for other in ends if other.words != placed.words)
             sentence = "; then: ".join((sentence, *others))
         row = meaning(message) if placed.is_report else None
-        row = row or next((entry.error.row for entry in self._errors if is_of_hardware(entry.error)), None)
+        row = row or next(
+            (entry.error.row for entry in self._errors if self._explains(entry, end, ranks)), None
+        )
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [other.line for other in ends[:4]]
         crashed_in = native_frame(self._log, end.order) if end.kind is EndKind.SIGNAL else ""
@@ -523,6 +533,13 @@ class _LogVerdict:
         remedy = NATIVE_REMEDY if crashed_in else remedy_of_end(end.kind, message)
         remedy = foreign(row.remedy) if row and row.hardware else remedy
         return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), remedy)
+
+    def _explains(self, entry: LogError, end: EndLine, ranks: Sequence[int]) -> bool:
+        """Return whether a failure of hardware may be why ``ranks`` ended; connections fail after an end."""
+        is_later = is_of_communication(entry.error) and (
+            entry.order > end.order or entry.rank not in (-1, *ranks)
+        )
+        return is_of_hardware(entry.error) and not is_later
 
     def _did_not_go_on(self, end: EndLine) -> bool:
         """Return whether nothing ran after a command that could not be started, but ranks that missed it."""
@@ -563,7 +580,7 @@ def _without_handled(
 ) -> list[LogError]:
     """Leave out errors after which their processes went on, and those like them if nothing ended.
 
-    ``ended_alone`` is the first end of a rank that no exception explains. Connections fail after it.
+    ``ended_alone`` is the first end of a rank that no exception explains.
     ``is_noticed``: a rank or a thread noticed that another one had failed.
     """
     ended = [log_error for log_error in own if not log_error.error.survived]
@@ -573,7 +590,9 @@ def _without_handled(
         certain = [
             log_error
             for log_error in certain
+            # A traceback is the last thing that a process prints.
             if is_final(log_error.error)
+            or (log_error is own[-1] and log_error.is_last and not log_error.error.caught)
             or not any(
                 is_alike(error, log_error.error) and error.caught is log_error.error.caught
                 for error in handled
@@ -583,7 +602,6 @@ def _without_handled(
         return [
             log_error
             for log_error in certain
-            if not (is_of_communication(log_error.error) and log_error.order > ended_alone.order)
             if log_error.error.ends
             or log_error.output_after < OUTPUT_BEFORE_OTHER_END
             or not (EXCEPTION_LINE.match(log_error.error.text) or WARNING.match(log_error.error.text))

@@ -103,7 +103,7 @@ _OF_AN_END = re.compile(
 )
 _NUMBER = re.compile(r"\d+")
 # Messages of several lines, and their lines below the first one: of NCCL, of HCCL, or of Ray.
-_HAS_MORE = re.compile(r"CCL error in|killed due to the node running low on memory")
+_HAS_MORE = re.compile(r"CCL error(?: in|:)|killed due to the node running low on memory")
 _OF_MESSAGE = re.compile(r"nccl|Last error:|\[ERROR\] |E[A-Z]\d{4}: |Memory on the node \(IP: ")
 # Numbers of Ray, which stand before the process and the reason of its end.
 _RAY_IDS = re.compile(r"\b(?:RayTask|Worker|Node|Job|Actor) ID: [0-9a-f]{8,} ?")
@@ -275,6 +275,8 @@ class ErrorListener:
         self._readers: dict[tuple[str, str], _Reader] = {}
         self._reported = 0  # errors before the last report of the launcher
         self._last_line, self._is_ending = "", False
+        # The newest line of a message of NCCL, and the mark of its first line.
+        self._message = self._message_mark = ""
         self.errors: list[Error] = []
 
     def hear(self, at: float, line: str, logger: str = "") -> bool:
@@ -283,7 +285,13 @@ class ErrorListener:
         Return whether it adds a rank or its end to torchrun's report of the ranks that failed.
         """
         line = _UNREAD.sub("", line)
+        is_of_message = bool(_OF_MESSAGE.match(line)) or self._message.endswith(":")
+        is_of_message = is_of_message and self._message != "" and not _PREFIX.match(line)
+        # Only the first line of a message of NCCL has the mark.
+        line = f"{self._message_mark}{line}" if is_of_message else line
         prefix = _PREFIX.match(line)
+        self._message = line.rstrip() if prefix and (is_of_message or _HAS_MORE.search(line)) else ""
+        self._message_mark = prefix[0] if prefix else ""
         mark, is_of_torch = (prefix[1], prefix[2] == ":") if prefix else ("", False)
         event = ""
         if self._is_launcher and not mark:

@@ -2007,3 +2007,47 @@ def test_an_error_that_names_a_step_is_no_progress() -> None:
     assert diagnosis.verdict is Verdict.CRASHED and "loss is nan" in diagnosis.message
     metric = diagnosed(*(f"step {step} loss 2.1 val_error: 0.{step}" for step in range(10, 20)))
     assert metric.verdict is Verdict.UNDETERMINED
+
+
+def test_a_warning_after_which_the_program_goes_on_is_no_failure() -> None:
+    warned = "WARNING: ran out of memory with exception: CUDA out of memory. Tried to allocate 1.50 GiB"
+    goes_on = diagnosed("step 9 loss 0.4", warned, " Skipping batch", "step 10 loss 0.4", "training finished")
+    assert goes_on.verdict is Verdict.NOTHING
+    # The next one ends it.
+    failed = diagnosed("step 9 loss 0.4", warned, *EXCEPTION[:-1], "OutOfMemoryError: CUDA out of memory")
+    assert failed.verdict is Verdict.OUT_OF_MEMORY and "fit.py:31" in failed.message
+    assert "giving up" in diagnosed("step 9 loss 0.4", warned, "ERROR: giving up").message
+
+
+def test_the_last_of_several_attempts_ended_the_program() -> None:
+    retried = ["step 1 loss 4", *EXCEPTION, "retrying (attempt 2)", "step 1 loss 4", *EXCEPTION]
+    assert diagnosed(*retried).verdict is Verdict.CRASHED
+    assert diagnosed(*retried, "retrying (attempt 3)", "step 1 loss 4").verdict is Verdict.UNDETERMINED
+
+
+def test_a_lost_connection_does_not_explain_the_rank_that_was_killed_before() -> None:
+    report = [
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  host      : g8",
+        "  rank      : 6 (local_rank: 2)",
+        "  exitcode  : -9 (pid: 41)",
+        "  traceback : Signal 9 (SIGKILL) received by PID 41",
+        "=" * 60,
+    ]
+    lost = (
+        "[rank0]:[E1103 01:59:35.11 ProcessGroupNCCL.cpp:552] [Rank 0] NCCL error: remote process exited or "
+        "there was a network error",
+        "Last error:",
+        "NET/IB : Got completion from peer 10.2.0.8<51810> with status=12 opcode=32600 len=0 vendor err 129",
+    )
+    for lines in ([*report, *lost], [*lost, *report]):  # two nodes, in any order
+        diagnosis = diagnosed(*lines)
+        assert ranks(diagnosis) == [6] and "RDMA" not in " ".join(diagnosis.evidence)
+
+
+def test_why_a_rank_could_not_connect_is_shown() -> None:
+    message = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [n1]:29400"
+    timeout = "[E socket.cpp:957] [c10d] The client socket has timed out after 60s while trying to connect to"
+    diagnosis = diagnosed(f"{message} (errno: 113 - No route to host).", f"{timeout} (n1, 29400).")
+    assert "No route to host" in diagnosis.message
