@@ -45,6 +45,11 @@ _RENDEZVOUS = ("init_process_group", "rendezvous", "_store_based_barrier", "new_
 _MEETS = ("init_process_group", "new_group", "new_subgroups", "split_group", "init_device_mesh")
 _COMMUNICATION = ("/torch/distributed/", "/torch/_C/_distributed_c10d")
 _RAY_TRAIN = "/ray/train/"
+# Functions that no script calls by name.
+_PRIVATE = {
+    "_verify_param_shape_across_processes": "the check of parameters by DistributedDataParallel",
+    "_sync_module_states": "the broadcast of the model's state",
+}
 _DECORATORS = ("wrapper", "_wrapped_fn")
 _NOT_WAITING = ("/torch/distributed/elastic/", "/torch/distributed/fsdp/", "/torch/distributed/tensor/")
 # Native functions in which a thread waits for other ranks, and those in which it waits for its GPU. A GPU
@@ -142,7 +147,8 @@ def _python_location(stack: tuple[str, ...]) -> StackLocation:
     calls = [frame for frame in inner if function_of(frame) not in _DECORATORS]
     waits = list(filter(_communicates, calls))
     if waits and _communicates(inner[0]):
-        return StackLocation(Doing.COLLECTIVE, user_frame, function_of(waits[-1]))
+        operation = function_of(waits[-1])
+        return StackLocation(Doing.COLLECTIVE, user_frame, _PRIVATE.get(operation, operation))
     waits = [frame for frame in calls if _RAY_TRAIN in frame and "_trainer.py:" not in frame]
     if waits and waits_for_ray(inner):
         return StackLocation(Doing.COLLECTIVE, user_frame, f"{function_of(waits[-1])} of Ray Train")

@@ -29,10 +29,10 @@ def find_run(context: Context, word: str) -> str:
 def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | ForeignJob:
     """Return the id of the run that ``word`` means, or the Slurm job that clusterrun did not start.
 
-    A run is preferred, unless it has ended and a live job has its number. A name may mean the only job of
-    this user that runs, and so may ``last`` if there is no run, or if the newest had ended before that job
-    started. A check inside a job does not stand for the job after its end. ``tell`` gets a notice of that,
-    and one if a live job has the number of a run. Raise ``NoSuchRun``.
+    A run is preferred, unless it has ended or is on another cluster, and a live job has its number. A name
+    may mean the only job of this user that runs, and so may ``last`` if there is no run, or if the newest
+    had ended before that job started. A check inside a job does not stand for the job after its end.
+    ``tell`` gets a notice of that, and one if a live job has the number of a run. Raise ``NoSuchRun``.
     """
     try:
         run_id = context.store.find(word)
@@ -51,9 +51,12 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
         ended = NoSuchRun(f"the run {run_id} has ended", "")
         with suppress(NoSuchRun):
             return _running_job(context, word, ended, tell, since=ended_at) or run_id
-    if other and ended_at is not None and not run_of_comment(other.comment):
-        tell(f"the run {run_id} has ended; {_described_job(other, word)}: taking that job")
-        return other
+    if other and not run_of_comment(other.comment):
+        elsewhere = context.other_cluster(context.store.read(run_id))
+        if elsewhere or ended_at is not None:
+            why = f"is on the cluster {elsewhere}" if elsewhere else "has ended"
+            tell(f"the run {run_id} {why}; {_described_job(other, word)}: taking that job")
+            return other
     if other:
         tell(f"{word} is taken for the run {run_id}; {_described_job(other, word)}")
     return run_id

@@ -970,6 +970,25 @@ def test_a_rank_that_is_further_than_all_others_left_out_the_call_in_which_they_
 
 
 @pytest.mark.parametrize(
+    ("making", "own", "culprits"),
+    [
+        ("line 50, in f, line 4, if 4 True, line 5", "line 51", [1, 3]),
+        ("line 48, turn ?, line 50", "line 48, turn ?, line 51", []),
+    ],
+)
+def test_ranks_that_passed_a_new_group_in_which_others_wait_are_named(
+    making: str, own: str, culprits: list[int]
+) -> None:
+    new_group = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:5863 new_group", "/home/me/train.py:5 f")
+    checks = (f"{LIBRARY}/torch/distributed/utils.py:286 _verify_param_shape_across_processes", *LOOP)
+    ranks = [in_turn(rank, making, new_group) for rank in (0, 2)]
+    ranks += [in_turn(rank, own, checks, EVERYBODY) for rank in (1, 3)]
+    diagnosis = verdict(*ranks)
+    assert [culprit.rank for culprit in diagnosis.culprits] == culprits
+    assert "DistributedDataParallel" in diagnosis.message
+
+
+@pytest.mark.parametrize(
     ("usual", "own", "loop"),
     [
         ("line 50, turn ?, line 51", "line 60", "train.py:50 (main)"),

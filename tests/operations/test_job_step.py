@@ -502,17 +502,24 @@ def test_without_such_a_run_the_only_running_job_is_taken_and_several_are_named(
 
 
 @pytest.mark.parametrize(
-    ("job", "ended_at", "is_job"),
+    ("job", "ended_at", "elsewhere", "is_job"),
     [
-        (JOB, None, False),
-        (JOB, 2.0, True),
-        (replace(JOB, word="COMPLETED"), 2.0, False),
-        (replace(JOB, comment="clusterrun:R2:T"), 2.0, False),
+        (JOB, None, "", False),
+        (JOB, 2.0, "", True),
+        (JOB, None, "other", True),
+        (replace(JOB, word="COMPLETED"), 2.0, "", False),
+        (replace(JOB, comment="clusterrun:R2:T"), 2.0, "", False),
     ],
 )
-def test_a_live_job_with_the_number_of_an_ended_run_is_taken(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, job: ForeignJob, ended_at: float | None, is_job: bool
+def test_a_live_job_with_the_number_of_a_run_that_ended_or_is_on_another_cluster_is_taken(
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    job: ForeignJob,
+    ended_at: float | None,
+    elsewhere: str,
+    is_job: bool,
 ) -> None:
+    monkeypatch.setattr(Context, "other_cluster", lambda *arguments: elsewhere)
     mine = context(tmp_path, job)
     state = RunState("R", 1, State.COMPLETED, Phase.ENDED, "", "n1", 7, 1.0, ended_at=ended_at)
     monkeypatch.setattr(mine.store, "find", lambda word: "R")

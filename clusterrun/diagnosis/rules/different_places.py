@@ -18,12 +18,14 @@ from functools import partial
 from clusterrun.diagnosis.calls import LOCK, CallTable
 from clusterrun.diagnosis.explain_rank import key_lines
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
+from clusterrun.diagnosis.rules import absent_rank
 from clusterrun.diagnosis.stacks import (
     BACKWARD,
     GPU_WAIT,
     MOST_FRAMES,
     SOME_WAITS,
     STORE_WAIT,
+    Doing,
     short,
     steps_before,
 )
@@ -77,6 +79,11 @@ def rule(table: CallTable) -> list[Hypothesis]:
         odd = ahead
     if not odd and len(behind) == 1 < len(ahead) and len(vote.sides) == 2 and _is_collective(table, ahead[0]):
         odd = behind if waits[behind[0]].operation.startswith(STORE_WAIT) else ()
+    makes_group = behind and {table.location(rank).operation for rank in behind} == {"new_group"}
+    if makes_group and not any(table.location(rank).doing is Doing.RENDEZVOUS for rank in ahead):
+        # Those who are further have passed a call that all ranks must make, also those outside the group.
+        explain_group = partial(absent_rank.explain_not_in_new_group, making=behind, inside=ahead)
+        return [Hypothesis(explain_group, CERTAINTY, ahead)]
     if is_parted:
         places.update(
             (rank, f"{places[rank]} by way of {short(frame)}")
