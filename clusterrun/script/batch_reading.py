@@ -129,6 +129,10 @@ class Scope:
         is_on, has_pipefail = bool(self.errexit), "pipefail" in self.errexit
         for statement in self.source.statements:
             errexit[statement.line] = ("eo pipefail" if has_pipefail else "e") if is_on else ""
+            text = statement.text
+            if of_trap := re.match(r"trap\s+(\w+)\s.*\bERR\b", text):
+                text += self.source.functions[of_trap[1]].text if of_trap[1] in self.source.functions else ""
+                is_on = is_on or re.search(r"\bexit\b", text) is not None
             is_on = is_on or _ERREXIT.match(statement.text) is not None
             is_on = is_on and not _NO_ERREXIT.match(statement.text)
             has_pipefail = has_pipefail or re.match(r"set\s.*\bpipefail\b", statement.text) is not None

@@ -39,7 +39,11 @@ from clusterrun.script.training_statement import in_shell, literal_placeholders
 # The arguments of a batch script that has none.
 _NO_ARGUMENTS = {**dict.fromkeys("123456789@*", ""), "#": "0"}
 _SAYS_CPUS = {*AFFECTS_CPUS, "exclusive"}
-_SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
+# A statement that does nothing else. In front of a program, it is that program's.
+_SETS_VISIBLE = re.compile(
+    r"(?:export\s+)?CUDA_VISIBLE_DEVICES=((?:\"[^\"]*\"|'[^']*'|\$\([^()]*\)|[^\s;&|<>()])*)(?: \|\| :)?\s*\Z"
+    r"|unset CUDA_VISIBLE_DEVICES\Z"
+)
 # A variable that clusterrun sets in ranks, and not with --per-node.
 _OF_RANKS = {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 _SETS_OF_RANKS = re.compile(rf"export (?:{'|'.join(sorted(_OF_RANKS))})=")
@@ -233,6 +237,9 @@ def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversi
     is_shell = program.endswith(("csh", "fish", "zsh"))
     command = () if is_shell else (program, path)
     conversion = conversion_of(directives, LaunchCommand("", command=command))
+    if is_shell:  # what it starts is not known
+        options = tuple(pair for pair in conversion.options if pair != ("per-node", ""))
+        conversion = replace(conversion, options=options)
     reason = "each rank runs it: if it calls srun, give what that starts"
     part = Part(1, f"#!{program}", PartOutcome.OPTION, reason)
     conversion = replace(conversion, parts=(part, *conversion.parts))
@@ -366,7 +373,7 @@ def _with_visible_gpus(script: _Script) -> _Script:
         texts.append(f"CUDA_VISIBLE_DEVICES={environment.pop('CUDA_VISIBLE_DEVICES')}")
     parts = list(reading.parts)
     for text in texts:
-        value = text.partition("=")[2].strip("\"'")
+        value = text.removesuffix(" || :").partition("=")[2].strip("\"'")
         gpus = value.count(",") + 1
         outcome, reason = PartOutcome.OPTION, ""
         if is_of_loop:

@@ -193,6 +193,11 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             # Pyxis starts the image of a registry, with or without this prefix.
             options[ours] = value.removeprefix("docker://")
             changed.append((directive, "ranks run in it, and --setup lines on the host"))
+        elif name == "ntasks" and "-" in values.get("nodes", "") and not _tasks_per_node(values):
+            reason = (
+                f"it counts all tasks of {values['nodes']} nodes: the line starts {tasks_per_node} on each"
+            )
+            refused.append((directive, reason))
         elif name == "ntasks" and nodes == 1 < last_number(value) and not (_nodes(values) or launch.nodes):
             changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
         elif name == "ntasks" and nodes > 1 and not _nodes(values):

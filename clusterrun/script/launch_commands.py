@@ -42,7 +42,9 @@ SCHEDULERS = ("srun", "sbatch", "salloc")
 WITHOUT_EFFECT = ("source", ".", "export", "cd", "alias", "ulimit", "umask", "unset")
 SETUP_COMMANDS = (*WITHOUT_EFFECT, "pushd", "module", "ml")
 ACTIVATORS = ("conda", "mamba", "micromamba")
-WRAPPERS = (*LIMITERS, "strace", "nsys", "ncu", *with_trait(Trait.WRAPS))
+# They write one file about a program and all that it starts.
+_PROFILERS = ("strace", "nsys", "ncu")
+WRAPPERS = (*LIMITERS, *_PROFILERS, *with_trait(Trait.WRAPS))
 # Wrappers whose container lacks the ranks' variables.
 _ISOLATING = ("podman-hpc", "podman", "docker", "enroot")
 # Words with which a container runtime starts a command.
@@ -109,7 +111,8 @@ class LaunchCommand:
     image_folder: str = ""  # folder of the container in which the ranks start
     # Whether each node of a step starts a launcher of ranks that does not say how many nodes it has.
     has_several_worlds: bool = False
-    # Whether it runs in a container that lacks the variables of ranks: ``command`` holds the launcher.
+    # Whether ``command`` holds the launcher: it runs in a container that lacks the variables of ranks, or
+    # below a profiler of the launcher and its ranks.
     is_isolated: bool = False
     # Launcher whose processes are ranks, '' if there is none. srun and mpirun start any processes.
     rank_launcher: str = ""
@@ -188,7 +191,8 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
     place = 0
     while place < len(arguments):
         launch = _launch_at(arguments, place, reads_inline)
-        if launch and set(map(os.path.basename, wrapper)) & set(_ISOLATING):
+        wrapping = set(map(os.path.basename, wrapper))
+        if launch and (wrapping & set(_ISOLATING) or (launch.rank_launcher and wrapping & set(_PROFILERS))):
             whole = LaunchCommand(launch.program, command=arguments[place - len(wrapper) :], is_isolated=True)
             sizes = {"nodes": launch.nodes, "per_node": launch.per_node, "total": launch.total}
             return replace(whole, **sizes, environment=tuple(environment))

@@ -69,6 +69,9 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
         script = _python_script(spec.command, spec.cwd)
         instead = batch_scripts.instead(spec, conversion, verb)
         notice = f"clusterrun does not read the batch options in {script[0]}: {instead}"
+        has_size = spec.nodes > 1 or spec.gpus or spec.ranks_per_node or spec.per_node
+        if not has_size and {"nodes", "gpus", "ranks-per-node"} & {name for name, _ in conversion.options}:
+            raise batch_scripts.refuse(spec, script, conversion, verb)
         is_followed = conversion.command == script and not conversion.missing_in(spec)
         return (*(() if is_followed else (notice,)), *_in_script(spec, on_slurm, many, verb))
     if launch is None:
@@ -77,6 +80,8 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     if spec.per_node or launch.is_scheduler or not line:
         return ()
     omitted = _not_in_line(launch, "; ")
+    if ("gpus", "1") in conversion_of((), launch).missing_in(spec):
+        return (f"{launch.program} is not needed, and no option asks for its GPU: instead {line}{omitted}",)
     return (f"{launch.program} is not needed: {line} starts the same{omitted}",)
 
 

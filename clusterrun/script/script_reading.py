@@ -389,8 +389,9 @@ def _started(scope: Scope, shell_words: tuple[str, ...], command: Command, line:
     code, is_code = "".join(reading.command[2:3]), reading.command[:2] == ("bash", "-c")
     # The shell around it has put their values into the text, and the shell of the text reads them as code.
     outer = variables_read((marked,)) & variables_read((code,))
-    for name in sorted(outer & {*source.last_set}):
-        reason = "the line reads it behind a part of the text that changes it: write the value of the script"
+    read = {name for name in source.last_set if _reads_beside(marked, name)}
+    for name in sorted(read):
+        reason = "the script's shell puts its value there, before the text sets another one: write the value"
         part = Part(line, f"${name}", PartOutcome.UNTRANSLATED, reason)
         reading = replace(reading, parts=(*reading.parts, part))
     if outer and is_code and inline_text(shell_words) and ALIKE.fullmatch(reading.text):
@@ -445,6 +446,12 @@ def _starts_program(scope: Scope, commands: Sequence[Command], substitutes: Iter
         if any(part.program.startswith("$") for part in inner) or any(map(_kind_of_program, inner)):
             return True
     return any(map(_SCRIPT_OR_MODULE.fullmatch, substitutes))
+
+
+def _reads_beside(text: str, name: str) -> bool:
+    """Return whether shell code reads a variable elsewhere than in ``NAME=$NAME:x``."""
+    others = re.sub(rf"(?<![\w-]){name}=\S*", "", text)
+    return name in variables_read((others,))
 
 
 def _holds_python(scope: Scope, command: tuple[str, ...]) -> bool:

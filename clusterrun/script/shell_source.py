@@ -11,7 +11,7 @@ from typing import Union
 
 from clusterrun.model.frozen import frozen
 from clusterrun.script.directives import SOME_VALUE
-from clusterrun.script.interpreter_calls import interpreter_call, unwrapped
+from clusterrun.script.interpreter_calls import ASSIGNMENT, interpreter_call, unwrapped
 from clusterrun.script.launch_commands import launch_in
 from clusterrun.script.program_table import Trait, is_tool, with_trait
 from clusterrun.script.quoting import DOLLAR, evaluated_text, literal, plain_text
@@ -148,7 +148,8 @@ class Command:
     @property
     def program(self) -> str:
         """Return the program that it starts, also behind ``env A=1``; '' if it only sets variables."""
-        return (unwrapped(self.names) or self.names or ("",))[0]
+        behind_env = [word for word in self.names if word != "env" and not ASSIGNMENT.match(word)]
+        return (unwrapped(self.names) or behind_env or self.names or ("",))[0]
 
     def last_values(self, number: int) -> tuple[str, ...]:
         """Return the last words, in which a dollar sign that the shell does not expand is marked."""

@@ -65,6 +65,9 @@ IS_FOR_HOSTS = "the launcher alone reads this list of nodes: clusterrun has its 
 QUEUES_JOB = (
     "it queues another job: clusterrun convert that script; --after RUN orders runs, --requeue continues one"
 )
+QUEUES_AGAIN = (
+    "--max-restarts N restarts ranks that fail, and --requeue queues the run again after its time limit"
+)
 ONLY_PRINTS = "it only prints"
 IS_COMPUTED = "--{} reads a variable of the script or its job: write its value into the line"
 IS_OPTION = (

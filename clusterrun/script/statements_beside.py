@@ -51,6 +51,7 @@ from clusterrun.script.statement_rules import (
     IS_OF_LATER,
     IS_OPTION,
     IS_TRAP_OF_SIGNAL,
+    QUEUES_AGAIN,
     QUEUES_JOB,
     READS_RESULT,
     RENDEZVOUS,
@@ -528,13 +529,15 @@ def _part_after(statement: Statement, reason: str) -> Part:
         reason = "the script always fails: the run ends as its ranks do"
         return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
     is_harmless = (
-        names <= {"wait", "exit", "return", "set", "kill", "sleep", "true", ":", *PRINTS}
+        names <= {"wait", "exit", "return", "break", "continue", "set", "kill", "sleep", "true", ":", *PRINTS}
         and statement.only_reads
     )
     if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, END_IS_REPORTED)
-    if names & {"sbatch"} or re.search(r"\bscontrol\s+requeue", statement.text):
+    if names & {"sbatch"}:
         reason = QUEUES_JOB
+    elif re.search(r"\bscontrol\s+requeue", statement.text):
+        reason = QUEUES_AGAIN
     if statement.text.startswith("-"):
         reason = IS_OPTION
     for command in statement.commands:

@@ -555,7 +555,7 @@ def _other_commands(statement: Statement, training: Command, behind: str) -> Ite
             yield Part(statement.line, text, PartOutcome.UNTRANSLATED, _READ_LATER)
         elif statement.kind in ("pipeline", "list") and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, IN_LOGS)
-        elif is_behind and name in ("exit", "wait", "sleep", *PRINTS):
+        elif is_behind and name in ("exit", "break", "wait", "sleep", *PRINTS):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, END_IS_REPORTED)
         elif not is_behind and launch_in(command.names) and not is_condition(statement):
             yield Part(statement.line, text, PartOutcome.UNTRANSLATED, IS_OTHER_RUN)

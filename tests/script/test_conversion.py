@@ -2292,3 +2292,71 @@ def test_an_option_for_threads_is_the_number_of_threads() -> None:
     launch = "accelerate launch --num_processes 2 --num_cpu_threads_per_process 4 t.py"
     parts = converted(f"#SBATCH -c 8\n{launch}").changed
     assert not any("The launcher sets 1" in part.reason for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (
+            "CUDA_VISIBLE_DEVICES=0 python prep.py",
+            "--setup 'CUDA_VISIBLE_DEVICES=0 python prep.py || :' t.py",
+        ),
+        ("CUDA_VISIBLE_DEVICES=0 ./serve > log &", "--setup 'CUDA_VISIBLE_DEVICES=0 ./serve > log &' t.py"),
+        ("export CUDA_VISIBLE_DEVICES=0,1", "--env CUDA_VISIBLE_DEVICES=0,1 t.py"),
+        ('CUDA_VISIBLE_DEVICES="0,1"', "--env CUDA_VISIBLE_DEVICES=0,1 t.py"),
+    ],
+)
+def test_visible_gpus_in_front_of_a_program_are_those_of_that_program(program: str, line: str) -> None:
+    gpus = "#SBATCH --gres=gpu:2 --cpus-per-task=2\n"
+    conversion = converted(f"{gpus}{program}\ntorchrun --nproc_per_node=2 t.py")
+    assert typed(conversion) == f"submit --gpus 2 --cpus-per-rank 1 {line}"
+
+
+@pytest.mark.parametrize("profiler", ["nsys profile -o out", "strace -f -o out.txt", "ncu -o out"])
+def test_a_profiler_of_a_launcher_stays_around_it(profiler: str) -> None:
+    conversion = converted(f"#SBATCH --gpus-per-node=4\n{profiler} torchrun --nproc_per_node 4 t.py")
+    assert ("per-node", "") in conversion.options
+    assert conversion.command == (*profiler.split(), "torchrun", "--nproc_per_node", "4", "t.py")
+
+
+def test_limits_between_env_and_a_launcher_are_kept() -> None:
+    conversion = converted(
+        "#SBATCH --gres=gpu:2\nenv A=b timeout 47h nice -n 5 torchrun --nproc_per_node=2 t.py"
+    )
+    assert typed(conversion) == "submit --gpus 2 --env A=b timeout 47h nice -n 5 python t.py"
+
+
+def test_tasks_of_a_range_of_nodes_are_named() -> None:
+    conversion = converted("#SBATCH --ntasks=4 --nodes=2-4 --gpus-per-task=1\nsrun python t.py")
+    assert "#SBATCH --ntasks=4" in [part.text for part in conversion.untranslated]
+
+
+def test_the_line_of_a_script_that_is_not_read_guesses_no_launcher() -> None:
+    with pytest.raises(BadInput) as caught:
+        convert("#!/bin/csh\n#SBATCH --gres=gpu:2\nsrun -n 2 python t.py\n")
+    assert "--gpus 2 COMMAND" in caught.value.remedy
+
+
+def test_the_end_of_a_loop_of_retries_is_no_program() -> None:
+    loop = "until torchrun --nproc_per_node 2 t.py; do\n  n=$((n+1))\n  [ $n -ge 5 ] && break\ndone"
+    reasons = [part.reason for part in converted(loop).untranslated]
+    assert len(reasons) == 1 and "--max-restarts" in reasons[0]
+
+
+def test_a_requeue_behind_the_command_asks_for_restarts() -> None:
+    lines = "srun python t.py\nif [ $? -ne 0 ]; then scontrol requeue $SLURM_JOB_ID; fi"
+    assert any("--max-restarts" in part.reason for part in converted(lines).untranslated)
+
+
+def test_a_function_that_a_trap_calls_at_an_error_may_end_the_script() -> None:
+    lines = "stop() {{ rm -f x; {end}; }}\ntrap stop ERR\nmodule load cuda\nsrun python t.py"
+    ends, goes_on = (converted(lines.format(end=end)) for end in ("exit 1", "echo failed"))
+    strict = [part.text for part in goes_on.changed if part.text == "module load cuda"]
+    assert strict and not [part for part in ends.changed if part.text == "module load cuda"]
+
+
+def test_a_variable_that_a_text_sets_has_the_value_of_the_shell_around_it() -> None:
+    text = 'A=$(cat x)\nsrun bash -c "export A=1; torchrun --nproc_per_node=2 t.py {word}"'
+    assert "$A" in [part.text for part in converted(text.format(word="$A")).untranslated]
+    path = 'srun bash -c "export PATH=$PATH:/x; torchrun --nproc_per_node=2 t.py"'
+    assert not converted(path).untranslated

@@ -591,3 +591,15 @@ def test_a_starter_of_ranks_is_reported_if_every_rank_calls_it(
 ) -> None:
     (tmp_path / "train.py").write_text("import torch.multiprocessing as mp\nmp.spawn(print)\n")
     assert bool(check_command(spec(tmp_path, "train.py", **wish), True)) == is_reported
+
+
+def test_a_python_script_that_asks_for_gpus_is_refused_until_a_size_is_typed(tmp_path: Path) -> None:
+    (tmp_path / "fit.py").write_text("#!/usr/bin/env python3\n#SBATCH --gres=gpu:2\nimport torch\n")
+    observed, offered = refusal(spec(tmp_path, "fit.py"))
+    assert "is a batch script" in observed and "--gpus 2" in offered
+    check_command(spec(tmp_path, "fit.py", gpus=4), True)
+
+
+def test_a_launcher_of_one_process_says_that_its_gpu_is_not_asked_for(tmp_path: Path) -> None:
+    (warning,) = check_command(spec(tmp_path, "torchrun", "--nproc_per_node=1", "train.py"), True)
+    assert "--gpus 1 train.py" in warning and "the same" not in warning
