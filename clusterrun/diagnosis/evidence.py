@@ -11,6 +11,7 @@ from clusterrun.diagnosis.stacks import (
     StackLocation,
     ThreadPlace,
     is_in_backward,
+    joins_processes,
     location,
     waits_for_input,
     waits_for_program,
@@ -291,9 +292,9 @@ class RankSnapshot:
 
     @property
     def works(self) -> bool:
-        """Return whether it or the data-loader that it waits for computes, or would if its node had room."""
+        """Return whether it or a process that it waits for computes, or would if its node had room."""
         states = [self.state]
-        if self.location.doing is Doing.DATA:
+        if self.location.doing is Doing.DATA or joins_processes(self.stacks.main):
             states += [child.state for child in self.process.children]
         return self.process.busy >= BUSY or ("R" in states and self.process.busy >= CROWDED)
 

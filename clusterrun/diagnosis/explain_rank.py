@@ -117,6 +117,8 @@ def reason(rank: RankSnapshot) -> Reason:
 def _of_user_code(rank: RankSnapshot) -> Reason:
     process, code, where = rank.process, rank.location, at(rank.stacks.main)
     loop = f", while {rank.stacks.loop}" if rank.stacks.loop else ""
+    workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
+    below = "".join(f"; its {_child(child, (frame,))}" for child, frame in workers[:MOST_THREADS])
     holder = next((thread.frame for thread in rank.stacks.threads if thread.holds_lock), "")
     if holder:
         why = f"it waits for the lock of Python's interpreter (GIL){where}, which another thread holds at "
@@ -125,7 +127,7 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         return Reason(why + short(holder), remedy)
     if rank.works:
         place = f"in user code{where}" if code.frame else "where no Python stack could be read"
-        why = f"it is busy {place}, {process.busy * 100:.0f} % of a processor{loop}"
+        why = f"it is busy {place}, {process.busy * 100:.0f} % of a processor{loop}{below}"
         return Reason(why, "is that an endless loop, or work that only this rank has? the others wait for it")
     if code.doing is Doing.UNKNOWN:
         sleeps = f"it sleeps in {process.waits_in}" if process.waits_in else "it sleeps"
@@ -222,9 +224,7 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
     if waits_for_semaphore(rank.stacks.main):
         waits = "for a lock of multiprocessing"
     waits = f", {waits}" if waits else ""
-    workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
     waits += loop * (kernel is KernelWait.SLEEP)
-    below = "".join(f"; its {_child(child, (frame,))}" for child, frame in workers[:MOST_THREADS])
     full = [child for child in process.children if hands_over_queue(child.stack)]
     if full:
         why = (

@@ -79,10 +79,13 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return processes
     alone = RankVote({rank.rank: rank.location.line for rank in living})
     is_known = alone.lone() >= 0 and all(line for line, _ in alone.sides)
-    # A sleep ends by itself: a simulator of a slow step is no hang.
-    sleeps = all(kernel_wait(rank.process.waits_in) is KernelWait.SLEEP for rank in living)
     explain = partial(explain_waiting_outside, sides=alone.sides if is_known else [])
-    return [Hypothesis(explain, CERTAINTY, final=not sleeps)]
+    return [Hypothesis(explain, CERTAINTY, final=not _all_sleep(living))]
+
+
+def _all_sleep(ranks: Sequence[RankSnapshot]) -> bool:
+    """Return whether all ranks are in a sleep. It ends by itself: a simulator of a slow step is no hang."""
+    return all(kernel_wait(rank.process.waits_in) is KernelWait.SLEEP for rank in ranks)
 
 
 def _stands_for_others(rank: RankSnapshot) -> bool:
@@ -178,13 +181,16 @@ def explain_waiting_outside(table: CallTable, blamed: Ranks, sides: Sequence[tup
     if ended:
         have = "has" if len(ended) == 1 else "have"
         evidence.append(f"{ranks_in_words(ended)} {have} ended")
-    verdict = Verdict.WAITING
+    # A rank that builds an extension lets the others wait for its lock file.
+    first = min(living, key=lambda rank: polls_for_lock_file(rank.stacks.main))
+    verdict, remedy = Verdict.WAITING, reason(first).remedy
+    if table.by_stacks and _all_sleep(living) and not any(rank.stacks.loop for rank in living):
+        verdict, remedy = Verdict.UNDETERMINED, "how long is that sleep? look again after it"
+        sentence += ", in a sleep, which ends by itself"
     if all(waits_for_ray(rank.stacks.main) for rank in living):
         verdict = Verdict.UNDETERMINED
         sentence += ", for tasks or objects of Ray, which may still work"
-    # A rank that builds an extension lets the others wait for its lock file.
-    first = min(living, key=lambda rank: polls_for_lock_file(rank.stacks.main))
-    return Diagnosis(verdict, sentence, (), (), tuple(evidence), reason(first).remedy)
+    return Diagnosis(verdict, sentence, (), (), tuple(evidence), remedy)
 
 
 def explain_late_process(
