@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
@@ -10,14 +10,12 @@ from clusterrun.model.preflight_report import (
     WORST_FIRST,
     Finding,
     Grade,
-    LinkReport,
     NodeReport,
     Report,
     worst,
 )
 
 WORDS = {"excluded": "left out", "separated": "left out", "spare": "a spare", "rank": ""}
-ARROWS = {"a->b": "→", "b->a": "←"}
 
 
 @frozen
@@ -30,14 +28,13 @@ class NodeBlame:
     findings: tuple[Finding, ...]  # worst first; a finding of a node names its check
 
 
-def between(link: LinkReport) -> str:
-    """Return both ends of a link, with a one-way arrow if only one direction is bad."""
-    return f"{link.a} {ARROWS.get(link.direction, '↔')} {link.b}"
-
-
-def blamed(report: Report, ends: Callable[[LinkReport], str] = between) -> list[NodeBlame]:
-    """Return the subjects that have findings, worst first. ``ends`` returns the name of a link."""
-    blames = [*_nodes(report), *_links(report, ends)]
+def blamed(report: Report) -> list[NodeBlame]:
+    """Return the subjects that have findings, worst first."""
+    blames = list(_nodes(report))
+    for link in report.links:
+        if link.verdict is not Grade.PASS:
+            finding = Finding("", link.verdict, link.message, link.remedy)
+            blames.append(NodeBlame(f"link {link.ends}", link.verdict, link.verdict.value, (finding,)))
     if report.set_message:
         grade = report.verdict if report.verdict is not Grade.PASS else Grade.WARN
         blames.append(NodeBlame("all nodes together", grade, "", (Finding("", grade, report.set_message),)))
@@ -67,10 +64,3 @@ def _nodes(report: Report) -> Iterator[NodeBlame]:
         labels = [worst(tuple(grades)).value, *filter(None, [WORDS.get(role, role)])]
         in_order = sorted(findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
         yield NodeBlame(fold(sharing), worst(tuple(grades)), ", ".join(labels), tuple(in_order))
-
-
-def _links(report: Report, ends: Callable[[LinkReport], str]) -> Iterator[NodeBlame]:
-    for link in report.links:
-        if link.verdict is not Grade.PASS:
-            finding = Finding("", link.verdict, link.message, link.remedy)
-            yield NodeBlame(f"link {ends(link)}", link.verdict, link.verdict.value, (finding,))

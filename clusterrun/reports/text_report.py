@@ -29,7 +29,7 @@ class ReportLine:
 
 
 def screen(report: Report, width: int = 100) -> list[ReportLine]:
-    blocks = blamed(report, lambda link: link.ends)
+    blocks = blamed(report)
     by = f" by {report.backend}" if report.backend else ""
     rounds = f", {count_of(report.rounds, 'round')} of tests" if report.rounds else ""
     if 0 < report.rounds < len(report.nodes) - 1:  # a round tests each node with one other

@@ -99,7 +99,7 @@ def test_the_page_shows_the_verdict_and_every_finding_worst_first() -> None:
     order = ["FAIL: n0003 is unfit", "Xid 79", "3 of 3 tests", "nothing arrives", "12 % below the median"]
     places = [message.index(member) for member in order]
     assert places == sorted(places)
-    assert "n0001 → n0002" in message
+    assert "n0001 -> n0002" in message
     for member in ("reboot the node", "cable and port", "left out", "5 rounds of tests", "21.5 s of 60 s"):
         assert member in message
     assert all(notice in message for notice in FOUND.notices)
