@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from clusterrun.model.record import RunStatus
+from clusterrun.model.size import sized
 from clusterrun.model.states import State
 from clusterrun.rehearse.discoveries import Cause, Discovery, unknown
 from clusterrun.rehearse.first_difference import PARTS, FirstDifference, differences
@@ -100,20 +101,12 @@ def _never_dropped(life: Start, saves: Sequence[SavedFile]) -> Discovery | None:
     for kind, paths in kinds.items():
         if len(paths) >= MANY_KEPT and not any(map(life.dropped, paths)):
             size = sum(sizes[path] for path in paths) / len(paths)
-            message = f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was "
-            message += f"removed: 1000 of them take {amount(1000 * size)}"
+            message = f"{len(paths)} checkpoints {os.path.basename(kind)} of {sized(size)} each, none was "
+            message += f"removed: 1000 of them take {sized(1000 * size)}"
             lines = tuple({save.line for save in saves if save.path in paths})
             remedy = "remove all but the newest two or three after each save"
             return Discovery(Cause.NEVER_DROPPED, message, remedy, lines)
     return None
-
-
-def amount(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
 
 
 def no_steps(life: Start, status: RunStatus) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from clusterrun.api import Run
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunStatus
+from clusterrun.model.size import sized
 from clusterrun.model.states import State
 from clusterrun.rehearse import causes, control_runs
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, Severity, unknown
@@ -160,7 +161,7 @@ class Rehearsal:
                     "give the script a relative path for its checkpoints",
                 )
         for name, size in new_files(self._runs.spec.cwd, os.path.join(self._runs.folder, "control-1"), first):
-            notice = f"the script makes {name} of {control_runs.amount(size)} in its working directory"
+            notice = f"the script makes {name} of {sized(size)} in its working directory"
             self._tell(f"{notice}, and so does each run: it is quicker if that exists before")
         plan = schedule(first, self._steps or first.last, os.path.join(self._runs.folder, "control-1"))
         limit = 0 if plan.natural else plan.steps

@@ -84,7 +84,7 @@ class RehearsedRuns:
             environment=(*self.spec.environment, (REHEARSAL_VARIABLE, json.dumps(orders))),
         )
         run = self._launch(spec)
-        self._live[self._process(run)] = name, run
+        self._live[run.record.coordinator] = name, run
         return run
 
     def progress(self) -> str:
@@ -102,10 +102,6 @@ class RehearsedRuns:
 
     def _launch(self, spec: JobSpec) -> Run:
         return launch(spec, self._context)
-
-    def _process(self, run: Run) -> str:
-        """Return the process of its coordinator, which is on this machine."""
-        return run.record.coordinator
 
     def kill_node(self, run: Run, node: int) -> None:
         """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
@@ -131,7 +127,7 @@ class RehearsedRuns:
         return target
 
     def over(self, run: Run) -> bool:
-        return not processes.alive(self._process(run))
+        return not processes.alive(run.record.coordinator)
 
     def finish(self, run: Run, starts: int = 1, next_start: int = 0) -> None:
         """Wait for the end of a run, at most until its ranks were started twice more than ``starts`` times.
@@ -146,7 +142,7 @@ class RehearsedRuns:
             if start_count > next_start > 0:
                 return
             time.sleep(LOOK_EVERY)
-        self._live.pop(self._process(run), None)
+        self._live.pop(run.record.coordinator, None)
 
     def wait_held(self, run: Run) -> None:
         """Return when every rank waits. Raises ``BudgetSpent``."""
@@ -161,7 +157,8 @@ class RehearsedRuns:
     def notified(self, run: Run, seconds: float) -> float | None:
         """Give notice. Return the seconds until the run ended by itself, or None if it had to be ended."""
         folder = run.paths.attempt(0)
-        self._give_notice(run)
+        # As Slurm gives it, to the coordinator, which is on this machine.
+        processes.send(run.record.coordinator, signal.SIGUSR2)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
@@ -178,16 +175,11 @@ class RehearsedRuns:
         life = read(folder.folder)
         return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
 
-    def _give_notice(self, run: Run) -> None:
-        """Give notice as Slurm does, with a signal to the coordinator."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
-
     def end(self, run: Run) -> None:
         if self.over(run):
             return
-        processes.end(self._process(run), self._context.clock, END_SECONDS)
-        self._live.pop(self._process(run), None)
+        processes.end(run.record.coordinator, self._context.clock, END_SECONDS)
+        self._live.pop(run.record.coordinator, None)
 
     def check_time(self, run: Run) -> None:
         """End the run if the budget is used up. Raises ``BudgetSpent``."""

@@ -13,6 +13,7 @@ from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.phrases import count_of, some_of
+from clusterrun.model.size import sized
 from clusterrun.runs.private_files import new_folder, refusal, write_whole
 
 # Bytes and files of a snapshot. More is data rather than code.
@@ -68,7 +69,7 @@ class Snapshot:
         """Yield sentences on the copied files, the other files, and the effect on the ranks."""
         commit = f", commit {self.commit[:12]}" if self.commit else ""
         changes = " with uncommitted changes" if self.commit and self.is_dirty else ""
-        files = f"{count_of(len(self.files), 'file')}, {_size(self.size)}"
+        files = f"{count_of(len(self.files), 'file')}, {sized(self.size)}"
         yield f"snapshot: {files} of {self.root}{commit}{changes}"
         if self.not_compared:
             yield f"the difference from the commit is not known: {self.not_compared}"
@@ -86,14 +87,14 @@ class Snapshot:
             size = sum(_weight(target) for _, target in self.outside)
             names = some_of([f"{name} → {target}" for name, target in self.outside])
             count = count_of(len(self.outside), "link")
-            yield f"not in the copy: the target of {count} ({_size(size)}; {names}): {_LIVE}"
+            yield f"not in the copy: the target of {count} ({sized(size)}; {names}): {_LIVE}"
         if self.special:
             yield f"not in the copy: {some_of(self.special)}: not a file (a pipe, a socket or a device)"
         if self.ignored.files:
             data = self.ignored
             count = f"{MOST} files or more" if data.files >= MOST else count_of(data.files, "file")
             yield (
-                f"not in the copy: {count} that git ignores ({_size(data.size)}; {some_of(data.names)}):"
+                f"not in the copy: {count} that git ignores ({sized(data.size)}; {some_of(data.names)}):"
                 " no relative path leads to them; --snapshot-include PATH takes them along"
             )
 
@@ -135,10 +136,6 @@ class Snapshot:
 
 def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def _weight(path: str) -> int:

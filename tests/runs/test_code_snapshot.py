@@ -148,7 +148,7 @@ def test_ignored_files_are_counted_and_named_files_first(with_data: Path) -> Non
         "not in the copy: the Python environment env: "
         "ranks use the original, so later changes there reach them",
         "not in the copy: 4 files that git ignores "
-        "(10.0 MB; data/small/meta.pkl, data/small/train.bin, data/big/ and 1 more): "
+        "(9.5 MiB; data/small/meta.pkl, data/small/train.bin, data/big/ and 1 more): "
         "no relative path leads to them; --snapshot-include PATH takes them along",
     ]
     (with_data / ".gitignore").write_text(".env\ndata/\nout/\n.cache/\n")
@@ -293,7 +293,7 @@ def test_submodules_clones_and_generated_modules_are_copied_and_links_still_lead
     live = "ranks use the original, so later changes there reach them"
     assert list(snapshot.lines())[1:] == [
         f"not in the copy: the Python environment .venv: {live}",
-        f"not in the copy: the target of 1 link (0.0 MB; outside.yaml → {tmp_path}/shared.yaml): {live}",
+        f"not in the copy: the target of 1 link (5 B; outside.yaml → {tmp_path}/shared.yaml): {live}",
     ]
 
 
