@@ -120,17 +120,6 @@ def is_python(pid: int) -> bool:
     return _program(pid).startswith(("python", "pypy"))
 
 
-def is_copy(pid: int, parent: int) -> bool:
-    """Return whether the process is a fork of ``parent`` that has not started a program since."""
-    return _stack_address(pid) == _stack_address(parent)
-
-
-def _stack_address(pid: int) -> int:
-    """Return where the stack begins, which differs between programs; 0 if it may not be read."""
-    fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return int(fields[25]) if fields else 0
-
-
 def _program(pid: int) -> str:
     """Return the file name of the program that the process runs; '' if it has ended or may not be read."""
     try:
@@ -294,6 +283,13 @@ def address(digits: str) -> str:
     if len(packed) == 16 and packed.startswith(bytes(10) + b"\xff\xff"):
         packed = packed[12:]
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def memory() -> tuple[int, int]:
+    """Return the bytes of memory, and those that new processes can get; 0 if unknown."""
+    cells = (line.split() for line in content("/proc/meminfo").split(b"\n"))
+    sizes = {row[0]: int(row[1]) << 10 for row in cells if len(row) > 1}
+    return sizes.get(b"MemTotal:", 0), sizes.get(b"MemAvailable:", sizes.get(b"MemFree:", 0))
 
 
 def content(path: str) -> bytes:

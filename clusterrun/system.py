@@ -8,7 +8,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import IO, Any, NoReturn, Protocol
 
 from clusterrun.model.errors import ClusterrunError
@@ -122,18 +123,21 @@ def text_of(path: str) -> str:
         return ""
 
 
-def foreground(argv: Sequence[str]) -> int:
+def foreground(argv: Sequence[str], env: Mapping[str, str] | None = None, own_session: bool = False) -> int:
     """Run ``argv`` on our streams and terminal. Return its exit code; 128 plus the number for a signal.
 
-    The program handles Ctrl-C. TERM and HUP are passed on to it. Raise ``ProgramMissing``.
+    The program handles Ctrl-C. TERM and HUP are passed on to it. A program in a session of its own gets them
+    with its process group, and INT too. Raise ``ProgramMissing``.
     """
     try:
-        process = subprocess.Popen(list(argv))
+        process = subprocess.Popen(list(argv), env=env, start_new_session=own_session)
     except FileNotFoundError as error:
         raise ProgramMissing(f"the program {argv[0]!r} was not found ({error.strerror})") from error
+    pass_on = partial(os.killpg, process.pid) if own_session else process.send_signal
     before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        before[number] = signal.signal(number, lambda received, _: process.send_signal(received))
+    for number in (signal.SIGTERM, signal.SIGHUP, *((signal.SIGINT,) if own_session else ())):
+        handler = signal.signal(number, lambda received, _: pass_on(received))
+        before.setdefault(number, handler)
     try:
         code = process.wait()
     finally:
@@ -222,10 +226,8 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 def _end(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> tuple[str, str]:
     """Send the signal to the program and all it has started. Return what it printed to pipes."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass
     out, err = process.communicate()
     return out or "", err or ""
 

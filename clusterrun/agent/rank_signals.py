@@ -92,7 +92,17 @@ def _programs_of(process: proc.Process, number: int) -> list[proc.Process]:
         return started
     programs = []
     for child in started:
-        is_script = proc.is_python(child.pid) and not proc.is_copy(child.pid, process.pid)
+        is_copy = _stack_address(child.pid) == _stack_address(process.pid)
+        is_script = proc.is_python(child.pid) and not is_copy
         if proc.is_shell(child.pid) or (is_script and number != signal.SIGTERM):
             programs.append(child)
     return programs
+
+
+def _stack_address(pid: int) -> int:
+    """Return where the stack begins, which a fork has in common with its parent until it starts a program.
+
+    It is 0 if it may not be read.
+    """
+    fields = proc.content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[25]) if fields else 0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
+
+from clusterrun.system import foreground
 
 
 def run_in_own_session(argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -24,13 +24,4 @@ def run_in_own_session(argv: Sequence[str], environment: Mapping[str, str]) -> i
         command = f"exec {shlex.join(['env', *shell, *argv])}"
         script = ["script", "--quiet", "--return", "--command", command, os.devnull]
         os.execvpe(script[0], script, {**environment, "SHELL": "/bin/sh"})
-    child = subprocess.Popen(argv, env=environment, start_new_session=True)
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        before[number] = signal.signal(number, lambda received, _: os.killpg(child.pid, received))
-    try:
-        code = child.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
+    return foreground(argv, environment, own_session=True)

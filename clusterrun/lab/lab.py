@@ -121,11 +121,12 @@ class Lab:
         """
         _refuse_inside()
         state = read_state(self.place)
-        keepers = set(namespaces.stray_keepers(self.place))
+        first = namespaces.first_processes(self.place)
+        keepers = {process for host, process in first if host == "keeper"}
         if state is not None and alive(state):
             keepers.add(state.keeper)
         existed = bool(keepers) or self.place.folder.exists()
-        waiting = waiting_outside(namespaces.first_processes(self.place))
+        waiting = waiting_outside(dict(first))
         for keeper in keepers:
             namespaces.end(keeper, waiting)
         grouped = state.layout.node_names if state and state.spec.proctrack is Proctrack.CGROUP else ()

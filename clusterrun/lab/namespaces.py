@@ -114,28 +114,13 @@ def started_at(process: int) -> int:
     return entry.started if entry else 0
 
 
-def parent_of(process: int) -> int:
-    """Return the id of a process's parent; 0 if there is no such process."""
-    entry = proc.find(process)
-    return entry.parent if entry else 0
+def first_processes(place: LabPlace) -> list[tuple[str, int]]:
+    """Return host and process 1 of each host of the lab in that folder, also of a lab that ended half-way.
 
-
-def is_stopped(process: int) -> bool:
-    """Return whether a process is stopped by a signal."""
-    entry = proc.find(process)
-    return entry is not None and entry.stopped
-
-
-def first_processes(place: LabPlace) -> dict[str, int]:
-    """Return each host's process 1 in the lab of that folder, found by name; the lab itself is `keeper`."""
-    labels = ((process, label_of(process)) for process in _own_processes())
-    return {host: process for process, (host, folder) in labels if folder == str(place.folder)}
-
-
-def stray_keepers(place: LabPlace) -> list[int]:
-    """Return the keeper of a lab in that folder, also of a lab that ended half-way."""
-    labels = ((process, label_of(process)) for process in _own_processes())
-    return [process for process, label in labels if label == ("keeper", str(place.folder))]
+    The lab itself is `keeper`.
+    """
+    labels = ((process, *label_of(process)) for process in _own_processes())
+    return [(host, process) for process, host, folder in labels if folder == str(place.folder)]
 
 
 def label_of(process: int) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from clusterrun import proc
 from clusterrun.lab.daemons import PATH
 from clusterrun.lab.namespaces import LabError
 from clusterrun.lab.place import labs_home
@@ -51,7 +52,7 @@ def check(spec: LabSpec) -> None:
             "this machine cannot run the lab yet: " + "; ".join(what for what, _ in missing),
             "\n".join(dict.fromkeys(remedy for _, remedy in missing)),
         )
-    free = free_mib()
+    free = proc.memory()[1] / 2**20
     if memory_mib(spec.nodes) > free:
         raise BadInput(
             f"--nodes {spec.nodes} would take {memory_text(spec.nodes)}; {free / 1024:,.1f} GiB are free",
@@ -123,14 +124,6 @@ def _succeeds(*argv: str) -> bool:
         return subprocess.run(argv, capture_output=True, timeout=10).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
-
-
-def free_mib() -> float:
-    """Return the memory for new processes, in MiB."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) / 1024
-    return float("inf")
 
 
 def install_commands(accounting: bool, roots: bool) -> list[list[str]]:

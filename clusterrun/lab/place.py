@@ -85,6 +85,9 @@ class Fault:
         """Return a detail, or ''."""
         return dict(self.details).get(key, "")
 
+    def with_details(self, **more: str) -> Fault:
+        return replace(self, details=(*self.details, *more.items()))
+
     def __str__(self) -> str:
         details = " ".join(f"{key}={value}" for key, value in self.details if value)
         return " ".join(part for part in (self.kind, self.host, details) if part)

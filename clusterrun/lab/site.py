@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clusterrun import proc
 from clusterrun.lab import daemons
-from clusterrun.lab.namespaces import LabError, as_caller, enter, parent_of
+from clusterrun.lab.namespaces import LabError, as_caller, enter
 from clusterrun.lab.place import LabPlace, LabState
 from clusterrun.lab.spec import LOGIN, Host
 from clusterrun.model.errors import BadInput
@@ -47,7 +48,7 @@ class LabSite:
         if not process:
             remedy = f"switch it on: clusterrun lab fault heal {name}"
             raise BadInput(f"{name} is switched off (fault `kill`)", remedy)
-        if parent_of(process) != self.state.keeper:
+        if proc.ancestors(process)[:1] != [self.state.keeper]:
             # Another process may have its id now, and must not be entered.
             raise LabError(f"{name} has died by itself", "end the lab and start it anew: lab down, lab up")
         return process

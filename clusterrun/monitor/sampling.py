@@ -76,14 +76,14 @@ def ranks_between(before: Counted, after: Counted) -> tuple[RankUse, ...]:
 def use_between(node: str, before: Counted, after: Counted, gpus: GpuWatch) -> NodeUse:
     """Return how the node and its ranks used the machine between two counts."""
     seconds = max(after.at - before.at, 1e-3)
-    taken, total = memory()
+    total, available = proc.memory()
     return NodeUse(
         node=node,
         at=round(time.time(), 2),
         seconds=round(seconds, 2),
         cores=round((after.busy - before.busy) / seconds, 2),
         cores_total=os.cpu_count() or 1,
-        memory=taken,
+        memory=total - available,
         memory_total=total,
         received=round(max(0, after.received - before.received) / seconds),
         sent=round(max(0, after.sent - before.sent) / seconds),
@@ -91,17 +91,6 @@ def use_between(node: str, before: Counted, after: Counted, gpus: GpuWatch) -> N
         gpus=gpus.look(),
         gpus_reason=gpus.reason,
     )
-
-
-def memory() -> tuple[int, int]:
-    """Return the bytes of memory in use, and the total bytes."""
-    sizes = {}
-    for line in proc.content("/proc/meminfo").split(b"\n"):
-        name, _, value = line.partition(b":")
-        if value:
-            sizes[name] = int(value.split()[0]) * 1024
-    total = sizes.get(b"MemTotal", 0)
-    return total - sizes.get(b"MemAvailable", sizes.get(b"MemFree", 0)), total
 
 
 def _number(path: str) -> int:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun import proc
 from clusterrun.lab.lab import Lab, alive
-from clusterrun.lab.namespaces import LabError, is_stopped, started_at, stray_keepers, wait_for
+from clusterrun.lab.namespaces import LabError, first_processes, started_at, wait_for
 from clusterrun.lab.place import labs_home, read_state, write_state
 from clusterrun.lab.spec import LabSpec, Proctrack
 from clusterrun.model.errors import BadInput
@@ -102,14 +103,14 @@ def test_down_ends_a_lab_with_lost_records(own: Lab) -> None:
     own.up(spec(own))
     own.place.state.write_text("{ torn")
     assert own.down()
-    assert stray_keepers(own.place) == []
+    assert first_processes(own.place) == []
 
 
 def test_down_ends_a_lab_whose_up_was_killed(own: Lab) -> None:
     code = "import sys; from clusterrun.lab.lab import Lab; from clusterrun.lab.spec import LabSpec\n"
     code += "Lab(sys.argv[1]).up(LabSpec(name=sys.argv[1], nodes=60))"
     starting = subprocess.Popen([sys.executable, "-c", code, own.name], stderr=subprocess.DEVNULL)
-    assert wait_for(lambda: stray_keepers(own.place), 60)
+    assert wait_for(lambda: first_processes(own.place), 60)
     starting.kill()
     starting.wait()
     assert own.down()
@@ -180,7 +181,7 @@ def test_a_lab_ends_if_a_program_of_exec_is_frozen(own: Lab) -> None:
     try:
         assert wait_for(lambda: any(p.command == "sleep 600" for p in own.processes()), 60)
         own.fault("freeze", "n0002")
-        assert wait_for(lambda: is_stopped(program.pid), 60)
+        assert wait_for(lambda: proc.find(program.pid).stopped, 60)
         assert own.down()
         assert program.wait(60) != 0
         assert machine(own.name) == before

@@ -63,7 +63,7 @@ def test_more_nodes_than_memory_are_refused_with_the_number_that_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(needs, "_missing", lambda spec: iter(()))
-    monkeypatch.setattr(needs, "free_mib", lambda: 2000.0)
+    monkeypatch.setattr(needs.proc, "memory", lambda: (4000 << 20, 2000 << 20))
     with pytest.raises(BadInput) as caught:
         needs.check(LabSpec(nodes=1000))
     assert caught.value.seen == "--nodes 1000 would take about 4.4 GiB of memory; 2.0 GiB are free"

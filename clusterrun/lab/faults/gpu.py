@@ -84,7 +84,7 @@ def _apply(site: LabSite, fault: Fault) -> Fault:
         raise BadInput(
             "say what is wrong with the GPU", "--count, --hang, --driver, --xid, --ecc, --remap or --throttle"
         )
-    recorded = Fault(fault.kind, fault.host, (*fault.details, ("at", f"{time.time():.6f}")))
+    recorded = fault.with_details(at=f"{time.time():.6f}")
     write_gpus(site, fault.host, [*_others(site, fault), recorded])
     return recorded
 

@@ -21,8 +21,3 @@ class FaultType:
     host: str = ""
     alone: bool = False  # a host has at most one fault of this kind
     lives_in_host: bool = False  # the fault ends when its host is switched off
-
-
-def with_details(fault: Fault, **more: str) -> Fault:
-    """Return the fault with details added."""
-    return Fault(fault.kind, fault.host, (*fault.details, *more.items()))

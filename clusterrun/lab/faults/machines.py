@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 
+from clusterrun import proc
 from clusterrun.lab import build, daemons
-from clusterrun.lab.faults.kinds import FaultType, with_details
-from clusterrun.lab.namespaces import LabError, end, is_stopped, parent_of, wait_for
+from clusterrun.lab.faults.kinds import FaultType
+from clusterrun.lab.namespaces import LabError, end, wait_for
 from clusterrun.lab.place import Fault
 from clusterrun.lab.processes import LabProcess, chosen, processes, resume, send, stop_all, waiting_outside
 from clusterrun.lab.site import LabSite
@@ -33,7 +34,7 @@ def freeze(site: LabSite, fault: Fault) -> Fault:
         return fault
     stopped = _some(site, fault)
     send(stopped, signal.SIGSTOP)
-    return with_details(fault, stopped=",".join(str(p.inner) for p in stopped))
+    return fault.with_details(stopped=",".join(str(p.inner) for p in stopped))
 
 
 def thaw(site: LabSite, fault: Fault) -> None:
@@ -43,11 +44,11 @@ def thaw(site: LabSite, fault: Fault) -> None:
         frozen = tuple(p for p in frozen if str(p.inner) in stopped)
     send(frozen, signal.SIGCONT)
     # `nsenter`, which waits for a program of `lab exec`, has stopped itself with it.
-    parents = {parent_of(p.process) for p in frozen}
+    parents = {entry.parent for entry in map(proc.find, (p.process for p in frozen)) if entry}
     waiting = [p for p in waiting_outside({fault.host: site.first(fault.host)}) if p in parents]
 
     def all_run() -> bool:
-        stopped = [process for process in waiting if is_stopped(process)]
+        stopped = [entry.pid for entry in map(proc.find, waiting) if entry and entry.stopped]
         for process in stopped:
             resume(process)
         return not stopped

@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 import re
 
-from clusterrun.lab.faults.kinds import FaultType, with_details
+from clusterrun.lab.faults.kinds import FaultType
 from clusterrun.lab.namespaces import LabError
 from clusterrun.lab.place import Fault
 from clusterrun.lab.site import LabSite
@@ -27,7 +27,7 @@ def cut(site: LabSite, fault: Fault) -> Fault:
     number = str(_free_rule(site))
     for offset, selector in enumerate(_selectors(site, fault)):
         site.router("ip", "rule", "add", "pref", str(int(number) + offset), *selector, "blackhole")
-    return with_details(fault, rule=number)
+    return fault.with_details(rule=number)
 
 
 def _free_rule(site: LabSite) -> int:
@@ -120,7 +120,7 @@ def slow_link(site: LabSite, fault: Fault) -> Fault:
         site.router("tc", "qdisc", "add", "dev", cable, "parent", own, "pfifo", "limit", str(QUEUE_PACKETS))
         chosen = ["u32", "match", "ip", "src", f"{sender}/32", "flowid", own]
         site.router("tc", "filter", "add", *_filter(cable, number), *chosen)
-    return with_details(fault, number=str(number))
+    return fault.with_details(number=str(number))
 
 
 def _ways(site: LabSite, fault: Fault) -> list[tuple[str, str]]:
@@ -199,7 +199,7 @@ def _drop(site: LabSite, fault: Fault, steps: list[tuple[int, int, bool | None]]
     bytecode = f"{len(lines)},{','.join(lines)}"
     chosen = ["bpf", "bytecode", bytecode, "flowid", "1:1"]
     _on_cable(site, fault, "filter", "add", "parent", "1:", "protocol", "ip", "pref", number, *chosen)
-    return with_details(fault, number=number)
+    return fault.with_details(number=number)
 
 
 def _droppers(site: LabSite, fault: Fault) -> list[Fault]:
@@ -238,7 +238,7 @@ def flap(site: LabSite, fault: Fault) -> Fault:
     command = [number, site.host(fault.host).address, down, str(int(every) - int(down))]
     start = 'setsid sh -c "$0" sh "$@" </dev/null >/dev/null 2>&1 & echo $!'
     process = site.router("sh", "-c", start, _FLAPPING, *command).strip()
-    return with_details(fault, rule=number, process=process)
+    return fault.with_details(rule=number, process=process)
 
 
 def undo_flap(site: LabSite, fault: Fault) -> None:

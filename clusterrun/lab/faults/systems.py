@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from clusterrun.lab import daemons
-from clusterrun.lab.faults.kinds import FaultType, with_details
+from clusterrun.lab.faults.kinds import FaultType
 from clusterrun.lab.namespaces import LabError, wait_for
 from clusterrun.lab.place import Fault
 from clusterrun.lab.processes import chosen, processes, send
@@ -127,7 +127,7 @@ def fill(site: LabSite, fault: Fault) -> Fault:
     # Existing files stay readable. Every write goes to a disk without free space.
     site.on_outside_root(fault.host, "mount", "-t", "overlay", "-o", layers, "full", inside)
     site.on_outside_root(fault.host, "sh", "-c", f"cat /dev/zero >'{disk}/fill' 2>/dev/null || :")
-    return with_details(fault, disk=str(disk))
+    return fault.with_details(disk=str(disk))
 
 
 def _check_folder(site: LabSite, host: str, target: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from clusterrun import proc
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.size import gibibytes
@@ -19,9 +20,7 @@ _STRANGERS = "somebody else's processes? ps aux --sort -rss on the node"
 
 
 def probe(request: RunNeeds) -> object:
-    with open("/proc/meminfo", encoding="ascii") as file:
-        lines = dict(line.split(":", 1) for line in file if ":" in line)
-    size, free = (int(lines[word].split()[0]) << 10 for word in ("MemTotal", "MemAvailable"))
+    size, free = proc.memory()
     return {"size": size, "free": free}
 
 
