@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 
 # CIFS, FUSE and others answer so if a folder cannot be synced. Then a rename survives a crash only by chance.
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
@@ -41,10 +42,8 @@ def draft_prefix(name: str) -> str:
 
 
 def remove(path: str) -> None:
-    try:
+    with suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass
 
 
 def sync_names(folder: str) -> None:

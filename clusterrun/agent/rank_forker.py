@@ -9,6 +9,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 from clusterrun import container_runtimes
@@ -86,7 +87,5 @@ def _tell_ends(out: int, pids: list[int]) -> None:
 
 
 def _say(out: int, body: dict[str, Any]) -> None:
-    try:
+    with suppress(OSError):  # the agent has ended, which ends this process
         write_all(out, json.dumps({"number": 0, "body": json.dumps(body)}).encode() + b"\n")
-    except OSError:  # the agent has ended, which ends this process
-        pass

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.agent import actions, events
@@ -58,10 +59,8 @@ class ShimLink:
 
     def tell(self, line: str) -> None:
         """Send a line to the shim. A shim that no longer reads must not block the agent."""
-        try:
+        with suppress(BlockingIOError, BrokenPipeError):
             os.write(self.lease, line.encode() + b"\n")
-        except (BlockingIOError, BrokenPipeError):
-            pass
 
 
 class RemoteClock:

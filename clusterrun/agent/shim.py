@@ -13,6 +13,7 @@ import os
 import select
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.model import contract
@@ -137,10 +138,8 @@ class _Guard:
     def _end(self) -> int:
         """Kill the remaining processes. An agent that exited 0 has already searched the whole node."""
         code = self._code  # the sweep below also ends an agent that lives
-        try:
+        with suppress(BlockingIOError):
             self._listen()  # its last line may not have been read yet
-        except BlockingIOError:
-            pass
         if code is None:
             say(f"{self._node}: the lease ran out; all processes of the run on this node are killed")
         find = self._everywhere if code != 0 else lambda: below(os.getpid())

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.model import contract
@@ -99,14 +100,14 @@ def send(process: proc.Process, number: int) -> None:
     except ProcessLookupError:
         return
     except OSError:  # a kernel before 5.3
-        if _is_still(process):
-            _kill(process.pid, number)
+        with suppress(ProcessLookupError, PermissionError):
+            if _is_still(process):
+                os.kill(process.pid, number)
         return
     try:
-        if _is_still(process):
-            signal.pidfd_send_signal(handle, number)
-    except (ProcessLookupError, PermissionError):
-        pass
+        with suppress(ProcessLookupError, PermissionError):
+            if _is_still(process):
+                signal.pidfd_send_signal(handle, number)
     finally:
         os.close(handle)
 
@@ -114,10 +115,3 @@ def send(process: proc.Process, number: int) -> None:
 def _is_still(process: proc.Process) -> bool:
     now = proc.find(process.pid)
     return now is not None and now.started == process.started
-
-
-def _kill(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+from contextlib import suppress
 
 _SIOCGIFADDR = 0x8915
 _LOOPBACK = "127.0.0.1"
@@ -51,15 +52,13 @@ def _is_mine(address: str) -> bool:
 
 def interface_of(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return next((name for _, name in socket.if_nameindex() if _has(probe, name, address)), "")
-
-
-def _has(probe: socket.socket, name: str, address: str) -> bool:
-    try:
-        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-    except OSError:
-        return False
-    return socket.inet_ntoa(answer[20:24]) == address
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                query = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, query)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""
 
 
 def held_port() -> socket.socket:

@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import time
+from contextlib import suppress
 
 from clusterrun.atomic_file import draft_prefix, remove, sync_names, write_all, write_whole
 from clusterrun.model.document import BadDocument, decode, encode
@@ -157,10 +158,8 @@ def claim_attempt(paths: RunPaths, epoch: int) -> bool:
 
     The attempt is claimed when its folder exists. A later failure is no reason to retry.
     """
-    try:
+    with suppress(FileExistsError):
         os.mkdir(paths.attempts, 0o700)
-    except FileExistsError:
-        pass
     try:
         os.mkdir(paths.attempt(epoch).folder, 0o700)
     except FileExistsError:

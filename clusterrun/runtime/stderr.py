@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 
 def say(line: str) -> None:
-    try:
+    with suppress(OSError, ValueError):
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
-    except (OSError, ValueError):
-        pass

@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from clusterrun.coordinator import actions, events
 from clusterrun.coordinator.coordinator import Coordinator
@@ -233,10 +234,8 @@ class CoordinatorService:
         if action.after >= 0:
             self._happened(events.EpochClaimed(epoch))
             return
-        try:
+        with suppress(OSError):
             state = run_files.read_state(self._paths) or state  # the previous coordinator may have written it
-        except OSError:
-            pass
         self._reports.arrive(own_id(self._environment))
         dead = (self._supervisor.dead_since, self._supervisor.dead) if self._supervisor else (None, None)
         # This event precedes later ones: an end that comes first would erase the attempts from the record.

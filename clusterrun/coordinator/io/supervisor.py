@@ -12,6 +12,7 @@ import os
 import select
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
@@ -56,10 +57,8 @@ class SupervisorNews:
         self._report(_WELL)
 
     def _report(self, message: bytes) -> None:
-        try:
+        with suppress(BlockingIOError, BrokenPipeError):  # the supervisor is suspended or has ended
             os.write(self.report_fd, message)
-        except (BlockingIOError, BrokenPipeError):  # the supervisor is suspended or has ended
-            pass
 
 
 def under_supervisor(coordinate: Callable[[SupervisorNews], int]) -> int:
