@@ -141,9 +141,9 @@ class JobLog:
             self._begin_run(last_of_run)
         if self.end_lines.hear(self.order, text):
             end = self.end_lines.ends[-1]
-            if end.kind in NOT_STARTED and not end.ranks:
-                ranks, node = (line.rank,) * (line.rank >= 0), end.node or line.node
-                self.end_lines.ends[-1] = replace(end, ranks=ranks, node=node)
+            if not end.ranks:
+                ranks = (line.rank,) * (end.kind in NOT_STARTED and line.rank >= 0)
+                self.end_lines.ends[-1] = replace(end, ranks=ranks, node=end.node or line.node)
             is_of_job = end.kind in WHOLE_JOB
             self._run_detector.note(EndSign.JOB if is_of_job else EndSign.RANK)
             for other in self._of_file:

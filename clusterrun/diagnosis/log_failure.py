@@ -96,7 +96,8 @@ class FirstFailure:
         elif ASKED_TO_END.match(error.text):
             did = "was ended from outside" if is_alone else "were ended from outside"
         elif error.row and error.row.verdict is Verdict.NEVER_ARRIVED:
-            did = "gave up waiting"
+            # Others did not come.
+            did, culprits = "gave up waiting", ()
         if has_one_reporter:
             culprits += remote
         elif connections is not None:

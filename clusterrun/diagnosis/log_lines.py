@@ -62,13 +62,16 @@ _NODE_KEYS = ("host", "hostname", "node")
 _TIME_KEYS = ("ts", "time", "timestamp", "asctime")
 _TEE = re.compile(r"^(?:\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?|std(?:err|out): |\[\d{3,}\] (?=\[rank\d))")
 _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
+# A pod or a container, which a collector of logs writes in front of its lines.
+_POD = re.compile(r"\[?(?:pod/)?([A-Za-z][\w.]*(?:-[\w.]+)*-\d+)(?:/[\w.-]+)?\]?\s*[|:]?")
 _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*|\d+(?:\.\d+){3}): ")
 _STARTS_ERROR = re.compile(
     r"^(?:\[rank\d+\]:\s?)?"
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
     r'|  File "|│ (?:/|❱)|Exception ignored in|Error in atexit|--- Logging error|Root Cause \(first'
     r"|Fatal Python error: |terminate called after |slurmstepd: error: "
-    # PALS
+    # deepspeed, PALS
+    r"|\[\d{4}-[\d:, -]+\] \[ERROR\] "
     r"|\[[EW]\d* |usage: |bash: line \d+: |rank \d+ (?:died from|exited with) )"
 )
 # What a logger or a launcher writes in front of every line of an error: anything in front of the first one.
@@ -235,6 +238,8 @@ class LineSplitter:
         if mark := self._logger_mark(text[len(torch_mark) :]):
             text = (torch_mark and f"{torch_mark.rstrip()} ") + text[len(torch_mark) + mark.end() :]
             logger = "" if torch_mark else _CLOCK.sub("", mark[0]).strip()
+            if not node and (pod := _POD.fullmatch(logger)):
+                node = pod[1]
             if logged_rank := LOGGED_RANK.search(mark[0]):
                 rank = int(logged_rank[1])
             self._header = (source, rank, logger) if _HEADER in line_text else None

@@ -24,7 +24,11 @@ STEP = re.compile(
 # Exceptions and messages of the libraries through which ranks communicate.
 _COMMUNICATION = re.compile(r"DistBackendError|NCCL (?:WARN|error)")
 # Words that a run has finished.
-FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
+FINISHED = re.compile(
+    r"(?i)\b(?:training|run|job|fit|all \d+ (?:epochs|steps))\b[^.]{0,20}\b(?:finished|completed?|done)\b"
+    r"|\b(?:finished|completed|done) training\b|^\W*(?:finished|completed?|all done)[.!]"
+    r"|\bsaved (?:the )?final (?:checkpoint|model|weights)\b"
+)
 # What a program prints before or after the traceback of an error that does not end it.
 _GOES_ON = re.compile(
     r"(?i)\b(?:(?:re)?trying|will (?:retry|try)|retry(?! limit)|attempt \d+|ignor(?:ed|ing)|skip(?:ped|ping)"
@@ -32,7 +36,7 @@ _GOES_ON = re.compile(
 )
 # The level of a record, in what its logger writes in front of it.
 _BELOW_ERROR = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG)\b|^[IW]\d{4}\b")
-_WARNS = re.compile(r"\W*WARN(?:ING)?\b")
+_WARNS = re.compile(r"\W*(?:WARN(?:ING)?\b|W \d{4}-)")
 # The mark of torch's loggers on a warning.
 WARNING = re.compile(r"(?:\[rank\d+\]:\s?)?(?:\[W\d* |W\d{4} )")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -53,9 +57,11 @@ LOOKS_FATAL = re.compile(
 )
 HARMLESS = re.compile(
     r"(?i)\bwarn(?:ing)?s?\b(?<!NCCL WARN)|\w+Warning:|NCCL INFO|\bINFO\b|\bDEBUG\b|deprecat|libibverbs"
-    r"|plugin|hostname of the client socket|\b(?:0|no) (?:errors?|failures?)\b|skipp|ignor|retry|falling back"
+    r"|plugin|wandb: (?:ERROR|Network)|hostname of the client socket|\b(?:0|no) (?:errors?|failures?)\b"
+    r"|skipp|ignor|retry|falling back"
     # a metric
-    r"|creating|frame #|error[:= ]{1,2}\d+\.\d+(?:[%, ]|$)"
+    r"|creating|frame #|error[:= ]{1,2}\d+\.\d+(?:[%, ]|$)|error rate"
+    r"|\b(?:aborted|killed|failed|errors|failures)[:=]? \d+\b|\btrying\b"
 )
 # Exceptions that a signal from outside raises.
 ASKED_TO_END = re.compile(
@@ -144,7 +150,9 @@ class LogProcess:
         is_of_report = self.listener.hear(self.lines / LINES_PER_SECOND, text, logger)
         if len(self.listener.errors) > len(self.places):
             goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
-            is_warning = (_BELOW_ERROR.search(logger) or _WARNS.match(text)) is not None
+            # A program that fails may have warned of something else before.
+            record = self._record if self.listener.errors[-1].caught else text
+            is_warning = (_BELOW_ERROR.search(logger) or _WARNS.match(record)) is not None
             signs = (self.steps, self.output, goes_on, was_logged, is_warning, self._time)
             place = LogPlace(place.order, place.rank, place.node, place.time, *signs)
             self.places += [place] * (len(self.listener.errors) - len(self.places))

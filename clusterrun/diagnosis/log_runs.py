@@ -28,6 +28,11 @@ _CANCELLED = re.compile(r"\*\*\* JOB (\d+) .* CANCELLED AT (\d\S+)")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 # What ``date`` prints, often at both ends of a script.
 _DATE = re.compile(r"^\w{3},? (?:\w{3} +\d+|\d+ \w{3} \d{4}) \d\d:\d\d:\d\d\b.{0,20}$")
+# What a job prints that continues from where it was.
+_RESUMES = re.compile(
+    r"(?i)\b(?:resum(?:ed|ing) (?:from|at|training)|restart(?:ed)? #?\d"
+    r"|(?:load|restor)(?:ed|ing)\b.*\bcheckpoint)"
+)
 _NOHUP = "nohup: ignoring input"
 _HEADER = "Traceback (most recent call last)"
 
@@ -83,6 +88,7 @@ class RunDetector:
         """Read another line. Return the order of the last line before another run; -1 if none has begun."""
         is_later = self._ending is EndSign.JOB and time and self._is_later(time)
         self._time = time or self._time
+        is_later = is_later or (self._ending is EndSign.JOB and _RESUMES.search(text) is not None)
         is_of_next = is_later or (bool(self._last) and text.startswith(_NOHUP))
         begins = order - 1 if is_of_next or self._repeats_head(order, text) else -1
         if begins >= 0:

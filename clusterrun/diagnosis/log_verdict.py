@@ -72,8 +72,6 @@ from clusterrun.model.states import State
 OUTPUT_BEFORE_OTHER_END = 2
 # Ranks of a job for each rank of which a log that shows all of them has a line.
 MOST_SILENT = 1.25
-# Lines about steps that show that a job ran on after it had started again.
-STEPS_OF_RUN = 10
 # Ends of earlier runs that are shown.
 MOST_EARLIER = 2
 _KILLED = re.compile(r"killed by signal: Killed|exited unexpectedly|abruptly")
@@ -89,12 +87,13 @@ _WATCHDOG = re.compile(r"watchdog .*terminated with exception")
 _ENDED_WELL = re.compile(
     rf"{FINISHED.pattern}|'train_runtime': |\bmax_(?:epochs|steps)=\d+` reached|\bexit(?:s|ed) successfully"
     r"|\bSignaling Trainer to stop|\[exiting program at iteration"
-    r"|\bWorkerState\.SUCCEEDED\b"
+    r"|\bWorkerState\.SUCCEEDED\b|worker group successfully finished"
 )
 # Only a part of a run is done.
 _OF_PART = re.compile(r"(?i)\b(?:epoch|step|round) \d")
 # The last line of a script that has ended.
 _DONE = re.compile(r"(?i)(?:all )?done\b(?! \w+ing\b)")
+_DONE_ALONE = re.compile(r"(?i)(?:all )?done[.!]*")
 # A program lacks what an environment brings.
 _LACKS = re.compile(r"ModuleNotFoundError|ImportError|shared object|not found|No such file")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
@@ -198,14 +197,11 @@ class _LogVerdict:
         """The job started again after a failure, and the last start finished."""
         is_restarted = self._earlier or any(end.kind is EndKind.REQUEUED for end in self._all_ends)
         orders = [entry.order for entry in self._errors] + [end.order for end in self._all_ends]
-        last = max(orders, default=0)
-        steps = [order for order, _, text in self._log.tail if order > last and STEP.search(text)]
-        if not is_restarted or len(steps) < STEPS_OF_RUN:
+        if not is_restarted or self._finished()[0] <= max(orders, default=0):
             return None
         diagnosis = self._without_failure("the job started again, and its last start shows no failure")
         notes = tuple(f"before that: {entry.error.message}" for entry in self._errors[:1])
-        is_finished = diagnosis.verdict is Verdict.NOTHING
-        return replace(diagnosis, evidence=(*diagnosis.evidence, *notes)) if is_finished else None
+        return replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
 
     def _survived(self) -> Diagnosis | None:
         """Every error was handled, and nothing ended. The log may end inside of another traceback."""
@@ -323,6 +319,7 @@ class _LogVerdict:
 
     def _unmarked_error(self, after: int = 0) -> Diagnosis | None:
         """A line that looks like an error has no traceback, and little other output follows."""
+        after = max(after, self._finished()[0])
         plain = [order for order, _, text in self._log.tail if is_plain_output(text)]
         until = plain[-1 - LINES_BEHIND] if len(plain) > LINES_BEHIND else 0
         suspects = [
@@ -378,7 +375,7 @@ class _LogVerdict:
             sentence = f"the log does not hold what failed first; it ends in {unended[0].error.text}"
             return _undetermined(sentence, self._last_lines)
         suspects = suspect_lines(self._log)
-        if not suspects:
+        if not suspects or self._finished()[0]:
             has_lines = self._log.last_lines
             return self._without_failure("there is no error in it" if has_lines else "the log is empty")
         if self._log.has_failed and self._log.last_lines[-1:] == [suspects[-1]]:
@@ -395,21 +392,28 @@ class _LogVerdict:
 
     def _without_failure(self, message: str) -> Diagnosis:
         """Return the diagnosis of a log without a failure: all is well if it says that the run finished."""
-        steps: list[str] = []
-        for number, (_, _, text) in enumerate(reversed(self._log.tail)):
+        if words := self._finished()[1]:
+            message += f", and it says that the run finished: {words}"
+            return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
+        lines = (text.strip()[:300] for _, _, text in reversed(self._log.tail))
+        if step := next(filter(STEP.search, lines), ""):
+            message += f"; the last progress is: {step}"
+        return _undetermined(message, self._last_lines)
+
+    def _finished(self) -> tuple[int, str]:
+        """Return the order and the words of the line near the end that says that the run finished; 0, ''."""
+        steps = 0
+        for number, (order, _, text) in enumerate(reversed(self._log.tail)):
             line = text.strip()[:300]
             is_last = line in self._log.last_lines[-1:]
-            says_end = _ENDED_WELL.search(line) or (is_last and _DONE.match(line))
+            is_done = is_last or (_DONE_ALONE.fullmatch(line) and self._log.has_steps_after(0))
+            says_end = _ENDED_WELL.search(line) or (is_done and _DONE.match(line))
             # Ranks whose lines come late may print a step behind it.
-            is_near = number < LINES_BEFORE and len(steps) < STEPS_AFTER_SURVIVED
-            is_contradicted = self._log.has_failed or _OF_PART.search(line)
-            if says_end and is_near and not is_contradicted:
-                message += f", and it says that the run finished: {line}"
-                return Diagnosis(Verdict.NOTHING, message, (), (), self._last_lines)
-            steps += [line] if STEP.search(line) else []
-        if steps:
-            message += f"; the last progress is: {steps[0]}"
-        return _undetermined(message, self._last_lines)
+            is_near = number < LINES_BEFORE and steps < STEPS_AFTER_SURVIVED
+            if says_end and is_near and not (self._log.has_failed or _OF_PART.search(line)):
+                return order, line
+            steps += STEP.search(line) is not None
+        return 0, ""
 
     def _tracebacks_without_exception(self, of_launchers: bool) -> list[LogError]:
         """Return the tracebacks whose exceptions the log lacks: of ranks, or of launchers."""

@@ -49,7 +49,9 @@ _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Trace
 _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
 _FRAME = re.compile(r'^[>\s]*File ?"(.*)", ?line ?(\d+)(?:(,?) ?in (\S+))?\s*$')
 # The functions in which Python, torch and launchers call a program: an exception that leaves them ends it.
-_OUTERMOST = re.compile(r"<module>|<lambda>|_?bootstrap|_run_|_wrap|wrapper|main|_worker_loop|ray::|run\b")
+_OUTERMOST = re.compile(
+    r"<module>|<lambda>|_?bootstrap|_run_(?!trial)|_wrap|wrapper|main|_worker_loop|ray::|run\b"
+)
 _LAUNCHER_FRAME = re.compile(
     r"/bin/(?:torchrun|accelerate|deepspeed|horovodrun|composer)\b|runpy\.py|/torch/distributed/(?:run|launch|elastic)"
     r"|/torch/multiprocessing/spawn\.py:\d+ join"
