@@ -28,7 +28,7 @@ def test_the_rank_to_blame_is_named_and_never_another(name: str) -> None:
     assert {culprit.rank for culprit in first.culprits} <= set(JOBS[name]["culprits"]), first.message
     diagnosis = diagnose_looks([_later(look, 30.0) for look in looks], (), history).diagnosis
     blamed = [culprit.rank for culprit in diagnosis.culprits]
-    if name.endswith(("-computes", "-endless_loop")):
+    if name.endswith(("-computes", "-endless_loop", "-waits_for_its_worker")):
         # Long work looks the same, so the rank is only named.
         assert (blamed, diagnosis.verdict) == ([], Verdict.UNDETERMINED)
         assert f"for rank {JOBS[name]['culprits'][0]}, which is busy" in diagnosis.message
