@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
@@ -35,9 +36,7 @@ from clusterrun.model.frozen import frozen
 MOST_THREADS = 2
 _FINDER = "<frozen importlib"
 STEP_REMEDY = "the run holds the resources of its job: start that srun with --overlap, or submit its command"
-LOOP_REMEDY = (
-    "what should make that condition false? give the loop a limit, and let it print what it waits for"
-)
+_FILE = re.compile(r"exists|is_?file|is_?dir|glob|listdir|stat\b")
 WAIT_REMEDY = "what does that line wait for: a file, a lock, another process, the network?"
 
 _FORK_REMEDY = (
@@ -241,8 +240,17 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         return _of_threads(rank, where, below)
     remedy = _FORK_REMEDY if lacks_thread else WAIT_REMEDY
     if loop and waits.endswith(loop):
-        remedy = LOOP_REMEDY
+        remedy = loop_remedy(loop)
     return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", remedy, lacks_thread)
+
+
+def loop_remedy(condition: str) -> str:
+    remedy = (
+        "what should make that condition false? give the loop a limit, and let it print what it waits for"
+    )
+    if _FILE.search(condition):
+        remedy = f"which rank makes that file, and on a file system that all nodes share? {remedy}"
+    return remedy
 
 
 def key_lines(rank: RankSnapshot) -> list[str]:

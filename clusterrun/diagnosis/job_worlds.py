@@ -20,7 +20,7 @@ from clusterrun.diagnosis.evidence import (
     RankSnapshot,
     ThreadWait,
 )
-from clusterrun.diagnosis.explain_rank import LOOP_REMEDY, reason
+from clusterrun.diagnosis.explain_rank import loop_remedy, reason
 from clusterrun.diagnosis.job_looks import DRIVER, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.kernel_waits import ENDLESS, KernelWait, kernel_wait
 from clusterrun.diagnosis.rules import absent_rank
@@ -439,7 +439,7 @@ def _not_enough_seen(diagnosis: Diagnosis, ranks: Sequence[RankSnapshot], second
     places = {rank.location.line for rank in ranks}
     where = f"at {places.pop()}" if len(places) == 1 and "" not in places else "in the same lines"
     if not works and all(rank.stacks.loop for rank in ranks):
-        verdict, remedy = Verdict.WAITING, LOOP_REMEDY
+        verdict, remedy = Verdict.WAITING, loop_remedy(ranks[0].stacks.loop)
         message = f"all {len(ranks)} ranks have waited for {seconds:.0f} s in a loop {where}, "
         message += "and its condition stays true"
     else:

@@ -165,8 +165,8 @@ def _steps(frame: ScriptFrame) -> list[str]:
             steps.append(f"line {node.lineno}")
         is_in_head = isinstance(getattr(node, "body", None), list) and number < node.body[0].lineno
         if isinstance(node, LOOPS):
-            exits = {part.lineno for part, around in own_nodes(node) if _leaves(part, around)}
-            steps += [f"exit {line}" for line in sorted(exits)]
+            ends = {(part.lineno, kind) for part, *outer in own_nodes(node) if (kind := _ends(part, *outer))}
+            steps += [f"{kind} {line}" for line, kind in sorted(ends)]
         if isinstance(node, (ast.With, ast.AsyncWith)) and is_in_head:
             steps.append("with ?")  # Python comes here again after the body
         elif isinstance(node, LOOPS) and is_in_head:
@@ -183,10 +183,16 @@ def _steps(frame: ScriptFrame) -> list[str]:
     return steps
 
 
-def _leaves(node: ast.AST, around: Sequence[ast.AST]) -> bool:
-    """Return whether a statement leaves a loop, with the nodes between both, before its turns end."""
-    is_of_inner = any(isinstance(outer, LOOPS) for outer in around)
-    return isinstance(node, ast.Return) or (isinstance(node, ast.Break) and not is_of_inner)
+def _ends(node: ast.AST, around: Sequence[ast.AST]) -> str:
+    """Return ``exit`` for a statement that leaves a loop, ``next`` for one that ends a turn of it; else ''.
+
+    ``around`` are the nodes between both.
+    """
+    if isinstance(node, ast.Return):
+        return "exit"
+    if any(isinstance(outer, LOOPS) for outer in around):
+        return ""
+    return "exit" if isinstance(node, ast.Break) else "next" * isinstance(node, ast.Continue)
 
 
 def calls_in_line(tree: ast.Module, number: int) -> list[tuple[str, ast.Call]]:

@@ -20,7 +20,7 @@ from clusterrun.diagnosis.evidence import (
     RankSnapshot,
     ThreadWait,
 )
-from clusterrun.diagnosis.explain_rank import LOOP_REMEDY
+from clusterrun.diagnosis.explain_rank import loop_remedy
 from clusterrun.diagnosis.job_looks import NO_PYTHON, JobLook, RankName, SeenLauncher, SeenRank
 from clusterrun.diagnosis.job_worlds import JobHistory, JobWorld, diagnose_looks, worlds_of
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, Doing, ThreadPlace, reads_of_process
@@ -431,7 +431,7 @@ def test_the_remedy_for_a_busy_loop_with_a_condition_is_that_of_loops() -> None:
     stacks = replace(busy.snapshot.stacks, loop="not done")
     looping = replace(busy, snapshot=replace(busy.snapshot, stacks=stacks))
     remedies = [verdict(*map(sampled, range(3)), late).remedy for late in (busy, looping)]
-    assert [LOOP_REMEDY in remedy for remedy in remedies] == [False, True]
+    assert [loop_remedy("not done") in remedy for remedy in remedies] == [False, True]
 
 
 @pytest.mark.parametrize(("number", "shows"), [(10, "still works (item=3 to 12)"), (5, "an endless loop")])
@@ -1012,7 +1012,7 @@ def test_ranks_that_passed_a_new_group_in_which_others_wait_are_named(
         ("line 50, in /home/me/fit.py fit, line 4, turn 7, line 5", "line 51", "fit.py:4 (fit)"),
         ("turn 4, line 52, turn ?, line 53", "turn 5, line 52, turn ?, line 53", "train.py:52 (main)"),
         ("line 50, exit 57, turn 4, line 51", "line 60", "train.py:50 (main)"),
-        ("turn 4, line 52", "turn 5, line 51", ""),
+        ("next 56, next 58, turn 4, line 52", "next 56, next 58, turn 5, line 51", "the turn of the loop at"),
         ("line 50, if 50 False, line 51, turn 2", "line 60", ""),
         ("line 50, turn 2, line 51", "line 50, turn 2, line 53", ""),
     ],
@@ -1023,8 +1023,9 @@ def test_a_rank_that_has_left_the_loop_in_which_all_others_are_is_named_with_the
     ranks = [in_turn(rank, usual, call=EVERYBODY) for rank in (0, 2, 3)]
     diagnosis = verdict(*ranks, in_turn(1, own, stack=BARRIER, call=EVERYBODY))
     assert [culprit.rank for culprit in diagnosis.culprits] == [1]
-    assert (f"rank 1 has left the loop at {loop}, " in diagnosis.message) == bool(loop)
-    assert ("drop_last" in diagnosis.remedy) == bool(loop)
+    assert (f"rank 1 has left the loop at {loop}, " in diagnosis.message) == (".py" in loop)
+    assert ("drop_last" in diagnosis.remedy) == (".py" in loop)
+    assert (loop in diagnosis.message, "line 56 or 58" in diagnosis.remedy) == (True, "next" in usual)
     assert ("line 57" in diagnosis.remedy) == ("exit 57" in usual)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from clusterrun.diagnosis.calls import PATIENCE, STOPPED, USUAL, CallTable, roots
 from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
-from clusterrun.diagnosis.explain_rank import LOOP_REMEDY, reason
+from clusterrun.diagnosis.explain_rank import loop_remedy, reason
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, TOGETHER, Doing
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
@@ -116,7 +116,7 @@ def explain_busy(table: CallTable, blamed: Ranks, late: Ranks) -> Diagnosis:
     remedy = "look again later: a rank that is in other lines then, works. If only few ranks have that work, "
     remedy += "share it among all, or raise the time-out"
     if all(table.of(rank).stacks.loop for rank in late):
-        remedy = f"{LOOP_REMEDY}. A rank that is in other lines later, works"
+        remedy = f"{loop_remedy(table.of(late[0]).stacks.loop)}. A rank that is in other lines later, works"
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (*waited(table), *reasons(table, late)), remedy)
 
 
@@ -150,7 +150,7 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
     is_held = any(rank.works or rank.state in STOPPED for rank in ranks)
     has_all = len(table.waits) + len(ranks) == len(table.living)
     is_of_few = has_all and 0 < len(table.waits) <= len(ranks)
-    if is_of_few and len(places) == 1 and "" not in places and not is_held:
+    if is_of_few and len(places) == 1 and "" not in places and not is_held and not ranks[0].stacks.loop:
         # Few have come, and all others are in one line: perhaps the call is not meant for them.
         inside = [wait.rank for wait in table.waits]
         where = f"{table.waits[0].operation}{at_place(table, *inside)}"

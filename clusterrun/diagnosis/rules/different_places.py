@@ -111,9 +111,10 @@ def _out_of_step(table: CallTable, vote: RankVote) -> tuple[Ranks, Ranks, bool]:
 
 
 def _loop_left(table: CallTable, ranks: Ranks) -> tuple[str, ...]:
-    """Return the loop that ``ranks`` have left and all others are in, as ``train.py:64 (train)``.
+    """Return how ``ranks`` have left a loop, or a turn of it, in which all others are; () if unknown.
 
-    The lines that leave it early follow. It is () if there is no such loop.
+    The first value is ``exit`` for the loop and ``next`` for a turn, the second one the loop, as
+    ``train.py:64 (train)``. The lines that do so early follow.
     """
     others = [rank.stacks.position for rank in table.living if rank.rank not in ranks]
     loops = {_loop_before(other, table.of(rank).stacks.position) for rank in ranks for other in others}
@@ -121,26 +122,31 @@ def _loop_left(table: CallTable, ranks: Ranks) -> tuple[str, ...]:
 
 
 def _loop_before(inside: Sequence[str], behind: Sequence[str]) -> tuple[str, ...]:
-    """Return the loop around the place ``inside`` that certainly ends before the place ``behind``."""
+    """Return the loop around the place ``inside``, or its turn, that certainly ends before ``behind``."""
     steps = steps_before(inside, behind)
     function = line = ""
-    exits: list[str] = []
+    ends: dict[str, list[str]] = {}
+    turn: tuple[str, ...] = ()
     for index, step in enumerate(inside):
         kind, _, text = step.partition(" ")
         # The first step that differs may be another turn of a loop around both places.
-        is_before = index > len(inside) - len(steps)
+        begin = len(inside) - len(steps)
+        is_before = index > begin
         if kind == "in":
             function = text
         elif kind == "line":
-            line, exits = text, []
-        elif kind == "exit":
-            exits.append(text)
-        elif kind == "turn" and is_before:
+            line, ends = text, {"exit": [], "next": []}
+        elif kind in ends:
+            ends[kind].append(text)
+        elif kind == "turn" and index >= begin and steps:
             file, _, name = function.rpartition(" ")
-            return short(f"{file}:{line} {name}"), *exits[:MOST_LINES]
+            left = "exit" if is_before else "next"
+            turn = (left, short(f"{file}:{line} {name}"), *ends[left][:MOST_LINES])
+            if is_before:
+                return turn
         elif kind == "if" and is_before:
             break  # The rank behind it may never have come to that loop.
-    return ()
+    return turn
 
 
 def _is_collective(table: CallTable, rank: int) -> bool:
@@ -192,12 +198,22 @@ def explain_different_places(
     if loop:
         left = blamed or ahead
         verb = "has" if len(left) == 1 else "have"
-        sentence += f"; {ranks_in_words(left)} {verb} left the loop at {loop[0]}, in which the others are"
-        early = "a continue or exception"
-        if len(loop) > 1:
-            early = f"the break or return in line {' or '.join(loop[1:])}"
-        remedy = f"let every rank make as many turns of that loop: does {early} end them early, or is its "
-        remedy += "data uneven (drop_last, or the Join of DDP)?"
+        kind, place, *lines_of_end = loop
+        numbers = f" in line {' or '.join(lines_of_end)}" * bool(lines_of_end)
+        sentence += f"; {ranks_in_words(left)} {verb} left "
+        if kind == "exit":
+            sentence += f"the loop at {place}, in which the others are"
+            early = f"the break or return{numbers}" if numbers else "a continue or exception"
+            remedy = (
+                f"let every rank make as many turns of that loop: does {early} end them early, or is its "
+            )
+            remedy += "data uneven (drop_last, or the Join of DDP)?"
+        else:
+            sentence += f"the turn of the loop at {place}, in which the others are"
+            remedy = (
+                "let every rank make the same calls in a turn of that loop: did a retry, an exception that "
+            )
+            remedy += f"is caught, or a continue{numbers} end it early?"
     elif ahead:
         verb = "is" if len(ahead) == 1 else "are"
         sentence += f"; {ranks_in_words(ahead)} {verb} further in the script"
