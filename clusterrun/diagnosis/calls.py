@@ -334,15 +334,18 @@ class CallTable:
         place = rank.location
         if place.doing not in TOGETHER or rank.state in STOPPED:
             return None
-        is_of_all = rank.call.is_of_all or place.doing is Doing.RENDEZVOUS
+        members = unfolded(rank.request.meets)
+        needs_all = rank.call.is_of_all or place.doing is Doing.RENDEZVOUS
         missing = []
         for other in self.ranks:
             operation = other.location.operation
             is_elsewhere = operation not in ("", place.operation, GPU_WAIT, SOME_WAIT)
-            if self._is_outside(other) or (is_of_all and is_elsewhere and not rank.call.rooted):
+            if self._is_outside(other) or (needs_all and is_elsewhere and not rank.call.rooted):
                 missing.append(other.rank)
         if self.mute:
             missing += [number for number in range(self.size) if number not in self.by_rank]
+        if members:
+            missing = [number for number in missing if number in members]
         idle = rank.process.idle
         at = rank.clock - idle if idle >= rank.process.seconds else 0.0
         root = rank.call.root if rank.call.rooted == place.operation else -1
@@ -361,7 +364,7 @@ class CallTable:
             root=root,
             line=place.line,
             missing=tuple(missing),
-            is_of_all=is_of_all,
+            is_of_all=needs_all and not members,
         )
 
     @staticmethod

@@ -245,6 +245,7 @@ class GroupRequest:
     store: str = ""  # ``HOST:PORT`` of the store it looks for
     made: int = 0  # number of groups that it has made, with the unfinished one
     makes: tuple[str, ...] = ()  # name and ranks of the group that it is making
+    meets: str = ""  # the only ranks that must make that group; '' if all must
 
 
 @frozen

@@ -30,6 +30,7 @@ from clusterrun.diagnosis.stacks import (
     shortened,
     waits_for_ray,
 )
+from clusterrun.diagnosis.verdict import folded
 from clusterrun.model.frozen import Any, frozen
 
 MOST_NATIVE = 12
@@ -293,9 +294,8 @@ def _takes_group(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
 
 
 def _request(frames: Sequence[Mapping[str, Any]]) -> GroupRequest:
-    """Return the world, the rank and the store that the main thread asks for in ``init_process_group``."""
+    """Return what the main thread asks for in ``init_process_group``, or the group that it makes."""
     world, asks, store = 0, -1, ""
-    makes: tuple[str, ...] = ()
     inside = False
     for name, values in _torch_frames(frames):
         inside = inside or name in ("init_process_group", "_create_c10d_store", "_env_rendezvous_handler")
@@ -307,11 +307,12 @@ def _request(frames: Sequence[Mapping[str, Any]]) -> GroupRequest:
         if method and not store:
             store = method[1]
         ranks = _RANKS.fullmatch(values.get("ranks", ""))
-        if name == "new_group" and ranks:
-            makes = (ranks[1],)
-    if not inside:
-        return GroupRequest()
-    return GroupRequest(world=world, asks=asks, store=store, makes=makes)
+        if name == "_new_group_with_tag" and ranks:
+            members = folded(map(int, ranks[1].split(", ")))
+            meets_members = values.get("use_local_synchronization") == "True"
+            made = (values.get("group_name", "").strip("'\""), members)
+            return GroupRequest(makes=made, meets=members if meets_members else "")
+    return GroupRequest(world=world, asks=asks, store=store) if inside else GroupRequest()
 
 
 def _rank(frames: Sequence[Mapping[str, Any]]) -> int:

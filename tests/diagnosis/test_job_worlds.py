@@ -1005,6 +1005,27 @@ def test_ranks_that_passed_a_new_group_in_which_others_wait_are_named(
     assert "DistributedDataParallel" in diagnosis.message
 
 
+def test_a_rank_outside_of_a_group_that_its_members_make_alone_is_not_blamed() -> None:
+    new_group = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:5863 new_group", "/home/me/train.py:5 f")
+    maker = in_turn(0, "line 50, in f, line 4, if 4 True, line 5", new_group)
+    request = GroupRequest(makes=("4a2a", "0-1"), meets="0-1")
+    maker = replace(maker, snapshot=replace(maker.snapshot, request=request))
+    others = [in_turn(rank, "line 51", BARRIER, EVERYBODY) for rank in (1, 2, 3)]
+    assert [culprit.rank for culprit in verdict(maker, *others).culprits] == [1]
+
+
+def test_groups_of_one_number_with_different_members_are_a_mismatch() -> None:
+    new_group = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:5863 new_group", *LOOP)
+    ranks = []
+    for rank, members in enumerate(("0-1", "0-1", "0-1", "2-3")):
+        seen = sampled(rank, stack=new_group)
+        request = GroupRequest(makes=("2", members))
+        ranks.append(replace(seen, snapshot=replace(seen.snapshot, request=request)))
+    diagnosis = verdict(*ranks)
+    assert diagnosis.verdict is Verdict.MISMATCH
+    assert [culprit.rank for culprit in diagnosis.culprits] == [3]
+
+
 @pytest.mark.parametrize(
     ("usual", "own", "loop"),
     [

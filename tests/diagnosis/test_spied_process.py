@@ -185,6 +185,18 @@ def test_a_rank_that_makes_the_group_shows_world_rank_and_store() -> None:
     assert spied(group, by_address, STEP).request.store == "10.0.0.2:29517"
 
 
+@pytest.mark.parametrize(("alone", "meets"), [("True", "0-1"), ("False", "")])
+def test_a_rank_that_makes_a_group_shows_its_members(alone: str, meets: str) -> None:
+    asks = {"ranks": "[0, 1]", "use_local_synchronization": alone}
+    stacks = spied(
+        frame("_new_process_group_helper", C10D, 2169),
+        frame("_new_group_with_tag", C10D, 6056, group_name='"2"', **asks),
+        frame("new_group", C10D, 5863, **asks),
+        STEP,
+    )
+    assert stacks.request == GroupRequest(makes=("2", "0-1"), meets=meets)
+
+
 def test_the_address_of_a_connection_that_does_not_come_is_read() -> None:
     connects = frame("create_connection", "/usr/lib/python3.11/socket.py", 836, address='("logs.site", 443)')
     assert (spied(connects, STEP).connects, spied(STEP).connects) == ("logs.site:443", "")

@@ -15,7 +15,7 @@ from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
 from clusterrun.diagnosis.explain_rank import loop_remedy, reason
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, TOGETHER, Doing
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, other_half, reasons, verb_s, waited
 
@@ -174,13 +174,20 @@ def explain_not_in_new_group(
     operation = table.wait_by_rank[inside[0]].operation
     are = "it is" if len(inside) == 1 else "they are"
     sentence = (
-        f"{ranks_in_words(making)} wait in {meets}{at_place(table, *making)} for {ranks_in_words(inside)}, "
+        f"{ranks_in_words(making)} wait{verb_s(making)} in {meets}{at_place(table, *making)} for "
+        f"{ranks_in_words(inside)}, "
     )
     sentence += f"and {are} in {operation}{at_place(table, *inside)}"
     sentence += "" if blamed else ": nothing shows which of the two is wrong"
+    # It may have made another group in that place.
+    members = {table.of(rank).request.makes[1:] for rank in making}.pop()
+    omitted = f"made the group of {ranks_in_words(unfolded(*members))}" if members else f"called {meets}"
     whys = {}
     for rank in blamed:
         place = f"{table.wait_by_rank[rank].operation}{at_place(table, rank)}"
-        whys[rank] = f"it is in {place} and has not called {meets}"
-    remedy = f"every rank must call {meets}, members of the new group or not, in the same order"
+        whys[rank] = f"it is in {place} and has not {omitted}"
+    needed = "every rank must call {} for each group, member or not, with the same ranks in the same order"
+    if any(table.of(rank).request.meets for rank in making):
+        needed = "with use_local_synchronization every member of the new group must call {}"
+    remedy = needed.format(meets)
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)

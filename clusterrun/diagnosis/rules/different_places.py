@@ -81,9 +81,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
         odd = behind if waits[behind[0]].operation.startswith(STORE_WAIT) else ()
     makes_group = behind and {table.location(rank).operation for rank in behind} == {"new_group"}
     if makes_group and not any(table.location(rank).doing is Doing.RENDEZVOUS for rank in ahead):
-        # Those who are further have passed a call that all ranks must make, also those outside the group.
-        explain_group = partial(absent_rank.explain_not_in_new_group, making=behind, inside=ahead)
-        return [Hypothesis(explain_group, CERTAINTY, ahead)]
+        # Those who are further have passed a call that they must make, most often also outside the group.
+        passed = tuple(rank for rank in ahead if all(rank in waits[other].missing for other in behind))
+        explain_group = partial(absent_rank.explain_not_in_new_group, making=behind, inside=passed)
+        return [Hypothesis(explain_group, CERTAINTY, passed)] if passed else []
     if is_parted:
         places.update(
             (rank, f"{places[rank]} by way of {short(frame)}")
