@@ -70,6 +70,8 @@ _STARTS_ERROR = re.compile(
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
     r'|  File "|│ (?:/|❱)|Exception ignored in|Error in atexit|--- Logging error|Root Cause \(first'
     r"|Fatal Python error: |terminate called after |slurmstepd: error: "
+    # NCCL, which names the process first
+    r"|[\w.-]+:\d+:\d+ \[\d+\] (?:\S+ )?NCCL "
     # deepspeed, PALS
     r"|\[\d{4}-[\d:, -]+\] \[ERROR\] "
     r"|\[[EW]\d* |usage: |bash: line \d+: |rank \d+ (?:died from|exited with) )"

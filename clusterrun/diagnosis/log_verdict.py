@@ -135,11 +135,15 @@ class _LogVerdict:
         if job_ended := whole_job_ended_at(self._ends):
             # Processes that were ended with the whole job print errors. Others have handled theirs.
             file_of_end = log.file_at(job_ended)
+            # A step may be cancelled because a rank failed, whose lines come late.
+            ended = next(end for end in self._ends if end.order == job_ended)
+            is_step = ended.kind is EndKind.CANCELLED and "*** STEP" in ended.line
             own = [
                 entry
                 for entry in own
                 # Files are read one after the other.
                 if entry.order < job_ended
+                or (is_step and not is_of_communication(entry.error))
                 or not (is_of_communication(entry.error) or log.file_at(entry.order) == file_of_end)
                 if not (ASKED_TO_END.match(entry.error.text) or entry.error.caught)
             ]

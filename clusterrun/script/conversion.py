@@ -170,7 +170,10 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     for option in script.launch.open_sizes:
         names = "|".join(variables_read([option]))
         assignments = re.findall(rf"(?m)^.*\b(?:{names})=.*$", script.text) if names else []
-        if not (script.launch.rank_launcher and script.translated.gpus_per_node):
+        if any(f"{{{name}}}" in option for name, _ in script.reading.sweeps):
+            reason = "all runs of a sweep have one size: submit each size as a run of its own"
+            all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
+        elif not (script.launch.rank_launcher and script.translated.gpus_per_node):
             size = "gpus" if script.launch.rank_launcher or "gpus" in dict(typed) else "ranks-per-node"
             reason = f"it is known only when the script runs: say --nodes N and --{size} N"
             all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))

@@ -308,9 +308,13 @@ RULES = (
     ),
     Rule(lambda facts: bool(facts.trap), _UNTRANSLATED, _IS_TRAP_OF_END),
     Rule(
-        lambda facts: any(
-            command.names[:1] == ("flock",) and any(map(str.isdecimal, command.names))
-            for command in facts.statement.commands
+        # A block with a lock of its own can be a setup line.
+        lambda facts: (
+            not facts.statement.bodies
+            and any(
+                command.names[:1] == ("flock",) and any(map(str.isdecimal, command.names))
+                for command in facts.statement.commands
+            )
         ),
         _UNTRANSLATED,
         IS_LOCK,

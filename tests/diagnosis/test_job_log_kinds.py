@@ -2128,3 +2128,20 @@ def test_a_job_that_resumes_after_its_end_is_another_run() -> None:
     second = ["resumed from step 90", "step 90 loss 3", *EXCEPTION]
     assert diagnosed(*first, *second).verdict is Verdict.CRASHED
     assert diagnosed(*first, *second[1:]).verdict is Verdict.NOT_RUNNING
+
+
+def test_an_error_behind_the_line_of_a_cancelled_step_may_be_why_it_was_cancelled() -> None:
+    step = "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2025-10-29T13:09:42 ***"
+    assert diagnosed("step 1 loss 3", step, *EXCEPTION).verdict is Verdict.CRASHED
+    job = step.replace("STEP 5.0", "JOB 5")
+    assert diagnosed("step 1 loss 3", job, *EXCEPTION).verdict is Verdict.NOT_RUNNING
+
+
+def test_a_number_in_front_of_the_lines_of_nccl_is_the_rank() -> None:
+    diagnosis = diagnosed(
+        "1: z0:11:11 [0] NCCL INFO comm 0x1 rank 1 nranks 8 - Init COMPLETE",
+        "5: z1:15:99 [1] transport/net_ib.cc:96 NCCL WARN NET/IB : mlx5_1:1 Got async event : port error",
+        "1: z0:11:91 [0] net.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.1.2<4> with status=12",
+        "srun: error: z0: task 1: Aborted (core dumped)",
+    )
+    assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(5, "z1")]

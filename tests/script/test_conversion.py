@@ -2360,3 +2360,26 @@ def test_a_variable_that_a_text_sets_has_the_value_of_the_shell_around_it() -> N
     assert "$A" in [part.text for part in converted(text.format(word="$A")).untranslated]
     path = 'srun bash -c "export PATH=$PATH:/x; torchrun --nproc_per_node=2 t.py"'
     assert not converted(path).untranslated
+
+
+@pytest.mark.parametrize(
+    ("launcher", "option"),
+    [
+        ("srun -N $n --ntasks-per-node=4 python", "-N '{n}'"),
+        ("srun --gpus-per-task=$n python", "'--gpus-per-task={n}'"),
+        ("srun --nodes=$n torchrun --nproc_per_node=4", "'--nodes={n}'"),
+        ("torchrun --nnodes=$n --nproc_per_node=4", "'--nnodes={n}'"),
+        ("torchrun --nproc_per_node=$n", "'--nproc_per_node={n}'"),
+    ],
+)
+def test_a_size_that_a_loop_changes_is_named(launcher: str, option: str) -> None:
+    job = "#SBATCH --nodes=4 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=2"
+    conversion = converted(f"{job}\nfor n in 1 2 4; do\n  {launcher} t.py --size $n\ndone")
+    assert option in [part.text for part in conversion.untranslated]
+
+
+def test_a_block_with_a_lock_of_its_own_is_a_setup_line() -> None:
+    block = "(\n  flock -n 9 || exit 1\n  cp -r /data .\n) 9>/tmp/lock"
+    assert "cp -r /data" in typed(converted(f"{block}\npython t.py"))
+    lock = "exec 9>/tmp/lock\nflock -n 9\npython t.py"
+    assert any("singleton" in part.reason for part in converted(lock).untranslated)
