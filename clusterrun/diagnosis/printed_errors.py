@@ -296,7 +296,7 @@ class ErrorListener:
         self._message_mark = prefix[0] if prefix else ""
         mark, is_of_torch = (prefix[1], prefix[2] == ":") if prefix else ("", False)
         event = ""
-        if self._is_launcher and not mark:
+        if self._is_launcher and not is_of_torch:
             event = self.report.hear(line)
             self._note_last_line(line)
         reader_key, text, inner = (mark, logger), line[prefix.end() :] if prefix else line, int(mark or -1)

@@ -2145,3 +2145,9 @@ def test_a_number_in_front_of_the_lines_of_nccl_is_the_rank() -> None:
         "srun: error: z0: task 1: Aborted (core dumped)",
     )
     assert [(culprit.rank, culprit.node) for culprit in diagnosis.culprits] == [(5, "z1")]
+
+
+def test_the_last_line_of_a_rank_in_brackets_is_shown_beside_its_exit_code() -> None:
+    report = ["Root Cause (first observed failure):", "[0]:", "  rank      : 1 (local_rank: 1)"]
+    lines = ["[rank1] ERROR: config differs, stopping", *report, "  exitcode  : 3 (pid: 41)"]
+    assert "config differs" in diagnosed(*lines).message
