@@ -196,9 +196,9 @@ class PythonStacks:
     # the condition of the ``while`` around the main thread's place; '' if its innermost loop has none
     loop: str = ""
     # where the main thread is in the script, outermost frame first: ``in FILE FUNCTION``, ``line N`` of
-    # each statement around its place, ``exit N`` of each line that leaves a loop, ``next N`` of each that
-    # ends a turn of it early, ``turn N`` of that loop (``turn ?``: unknown), ``if ARM`` of a branch, ``with
-    # ?`` at the begin or end of a ``with``
+    # each statement around its place, ``exit N`` of each line that leaves the loop or function, ``next N``
+    # of each that ends a turn early, ``turn N`` of a loop (``turn ?``: unknown), ``if ARM`` of a branch,
+    # ``with ?`` at the begin or end of a ``with``
     position: tuple[str, ...] = ()
     # frames of the user's code that the main thread was in during the look, outside of collectives
     samples: tuple[str, ...] = ()

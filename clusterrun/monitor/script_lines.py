@@ -152,7 +152,10 @@ def position(frames: Sequence[ScriptFrame]) -> tuple[str, ...]:
     """Return where the main thread is in the script (``PythonStacks.position``)."""
     steps = []
     for frame in reversed(frames):
-        steps += [f"in {frame.file} {function_of(frame.frame)}", *_steps(frame)]
+        returns = {node.lineno for node in frame.nodes if isinstance(node, ast.Return)}
+        steps.append(f"in {frame.file} {function_of(frame.frame)}")
+        steps += [f"exit {line}" for line in sorted(returns)]
+        steps += _steps(frame)
     return tuple(steps)
 
 

@@ -213,7 +213,7 @@ def test_a_place_in_the_script_is_read_with_the_turns_of_loops(
     library = "/venv/lib/python3.11/site-packages/torch/x.py:5 wait"
     script = SpiedFrame(f"{file}:{number} fit", (("epoch", 1), ("back", 3)))
     frames = script_frames(os.getpid(), SpiedProcess(main=(library, script.frame), script=(script,)))
-    assert position(frames) == (f"in {file} fit", *steps)
+    assert position(frames) == (f"in {file} fit", "exit 10", *steps)
 
 
 LOCKS = """\

@@ -36,6 +36,31 @@ from clusterrun.diagnosis.wording import MOST_LINES, blame, more_is_seen, reason
 CERTAINTY = 55
 # The part of a frame in which Lightning reduces what a script logged over all ranks.
 _LIGHTNING_LOG = "/logger_connector/result.py:"
+# How ranks parted from the others: a verb, what they did, and the remedy.
+_PARTINGS = {
+    "exit": (
+        "has",
+        "left the loop at {}, in which the others are",
+        "let every rank make as many turns of that loop: does a break, return{} or exception end them early, "
+        "or is its data uneven (drop_last, or the Join of DDP)?",
+    ),
+    "next": (
+        "is",
+        "in a later turn of the loop at {} than the others",
+        "let every rank make the same calls in a turn of that loop: did a retry, a caught exception or "
+        "a continue{} end it early?",
+    ),
+    "return": (
+        "has",
+        "returned from {} before that call",
+        "let every rank make that call before it returns: see the return{}",
+    ),
+    "branch": (
+        "is",
+        "in the branch at {}, in which no other rank is",
+        "does the condition of that branch hold on every rank? If not, move the call out of it",
+    ),
+}
 # Without a culprit, a rule that compares the two ends of a send says more.
 UNDECIDED = 35
 
@@ -92,8 +117,15 @@ def rule(table: CallTable) -> list[Hypothesis]:
             if short(frame) != waits[rank].line
         )
     certainty = CERTAINTY if odd else UNDECIDED
-    loop = _loop_left(table, odd or ahead)
-    explain = partial(explain_different_places, places=places, ahead=ahead, loop=loop)
+    left = odd or ahead
+    parting = _parting(table, left)
+    if left and not parting:
+        others = tuple(rank for rank in living if rank not in left)
+        parting = _parting(table, others)
+        is_shown = any(table.of(rank).stacks.block for rank in left)
+        branch = () if is_shown else _branch(table, left)
+        left, parting = (others, parting) if parting else (left, branch)
+    explain = partial(explain_different_places, places=places, ahead=ahead, left=left, parting=parting)
     return [Hypothesis(explain, certainty, odd)]
 
 
@@ -111,43 +143,62 @@ def _out_of_step(table: CallTable, vote: RankVote) -> tuple[Ranks, Ranks, bool]:
     return (), (), False
 
 
-def _loop_left(table: CallTable, ranks: Ranks) -> tuple[str, ...]:
-    """Return how ``ranks`` have left a loop, or a turn of it, in which all others are; () if unknown.
+def _parting(table: CallTable, ranks: Ranks) -> tuple[str, ...]:
+    """Return how the ways of ``ranks`` and of all others part in the script; () if unknown.
 
-    The first value is ``exit`` for the loop and ``next`` for a turn, the second one the loop, as
-    ``train.py:64 (train)``. The lines that do so early follow.
+    The first value is a key of ``_PARTINGS``, the second one the loop, function or branch, as
+    ``train.py:64 (train)``. The lines that may have led there follow.
     """
     others = [rank.stacks.position for rank in table.living if rank.rank not in ranks]
-    loops = {_loop_before(other, table.of(rank).stacks.position) for rank in ranks for other in others}
-    return loops.pop() if len(loops) == 1 else ()
+    partings = {_left(other, table.of(rank).stacks.position) for rank in ranks for other in others}
+    return partings.pop() if len(partings) == 1 else ()
 
 
-def _loop_before(inside: Sequence[str], behind: Sequence[str]) -> tuple[str, ...]:
-    """Return the loop around the place ``inside``, or its turn, that certainly ends before ``behind``."""
-    steps = steps_before(inside, behind)
+def _left(inside: Sequence[str], behind: Sequence[str]) -> tuple[str, ...]:
+    """Return what around the place ``inside`` a rank at ``behind`` has certainly left; () if unknown.
+
+    It is a loop, or else a turn of one or a function.
+    """
+    begin = len(inside) - len(steps_before(inside, behind))
     function = line = ""
-    ends: dict[str, list[str]] = {}
-    turn: tuple[str, ...] = ()
+    ends: dict[str, list[str]] = {"exit": [], "next": []}
+    parting: tuple[str, ...] = ()
     for index, step in enumerate(inside):
         kind, _, text = step.partition(" ")
-        # The first step that differs may be another turn of a loop around both places.
-        begin = len(inside) - len(steps)
-        is_before = index > begin
+        file, _, name = function.rpartition(" ")
         if kind == "in":
-            function = text
+            function, line, ends = text, "", {"exit": [], "next": []}
         elif kind == "line":
+            returns = [number for number in ends["exit"] if not line and int(number) < int(text)]
+            if returns and index > begin and not parting:
+                parting = ("return", name, *returns[:MOST_LINES])
             line, ends = text, {"exit": [], "next": []}
         elif kind in ends:
             ends[kind].append(text)
-        elif kind == "turn" and index >= begin and steps:
-            file, _, name = function.rpartition(" ")
-            left = "exit" if is_before else "next"
-            turn = (left, short(f"{file}:{line} {name}"), *ends[left][:MOST_LINES])
-            if is_before:
-                return turn
-        elif kind == "if" and is_before:
-            break  # The rank behind it may never have come to that loop.
-    return turn
+        elif kind == "turn" and index > begin:
+            return "exit", short(f"{file}:{line} {name}"), *ends["exit"][:MOST_LINES]
+        elif kind == "turn" and index == begin:
+            # Another turn of a loop around both places.
+            parting = ("next", short(f"{file}:{line} {name}"), *ends["next"][:MOST_LINES])
+        elif kind == "if" and index > begin:
+            break  # The rank behind it may never have come there.
+    return parting
+
+
+def _branch(table: CallTable, ranks: Ranks) -> tuple[str, ...]:
+    """Return the outermost branch that ``ranks`` are in and no other rank is; () if there is none."""
+    others = {step for rank in table.living if rank.rank not in ranks for step in rank.stacks.position}
+    branches = set()
+    for rank in ranks:
+        function, places = "", [""]
+        for step in table.of(rank).stacks.position:
+            kind, _, text = step.partition(" ")
+            function = text if kind == "in" else function
+            if kind == "if" and step not in others:
+                file, _, name = function.rpartition(" ")
+                places.append(short(f"{file}:{text.partition(' ')[0]} {name}"))
+        branches.add(places[min(1, len(places) - 1)])
+    return ("branch", *branches) if len(branches) == 1 and "" not in branches else ()
 
 
 def _is_collective(table: CallTable, rank: int) -> bool:
@@ -186,7 +237,12 @@ def _odd(table: CallTable, sides: Sequence[Ranks]) -> Ranks:
 
 
 def explain_different_places(
-    table: CallTable, blamed: Ranks, places: Mapping[int, str], ahead: Ranks = (), loop: Sequence[str] = ()
+    table: CallTable,
+    blamed: Ranks,
+    places: Mapping[int, str],
+    ahead: Ranks = (),
+    left: Ranks = (),
+    parting: Sequence[str] = (),
 ) -> Diagnosis:
     sides = RankVote(places).sides
     lines = {ranks: f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {place}" for place, ranks in sides}
@@ -196,25 +252,12 @@ def explain_different_places(
     remedy = (
         "let every rank call the same collectives in the same order: compare the conditions of these lines"
     )
-    if loop:
-        left = blamed or ahead
-        verb = "has" if len(left) == 1 else "have"
-        kind, place, *lines_of_end = loop
-        numbers = f" in line {' or '.join(lines_of_end)}" * bool(lines_of_end)
-        sentence += f"; {ranks_in_words(left)} {verb} left "
-        if kind == "exit":
-            sentence += f"the loop at {place}, in which the others are"
-            early = f"the break or return{numbers}" if numbers else "a continue or exception"
-            remedy = (
-                f"let every rank make as many turns of that loop: does {early} end them early, or is its "
-            )
-            remedy += "data uneven (drop_last, or the Join of DDP)?"
-        else:
-            sentence += f"the turn of the loop at {place}, in which the others are"
-            remedy = (
-                "let every rank make the same calls in a turn of that loop: did a retry, an exception that "
-            )
-            remedy += f"is caught, or a continue{numbers} end it early?"
+    if parting:
+        kind, place, *numbers = parting
+        did, done, remedy = _PARTINGS[kind]
+        verb = did if len(left) == 1 else did.replace("has", "have").replace("is", "are")
+        sentence += f"; {ranks_in_words(left)} {verb} {done.format(place)}"
+        remedy = remedy.format(f" in line {' or '.join(numbers)}" * bool(numbers))
     elif ahead:
         verb = "is" if len(ahead) == 1 else "are"
         sentence += f"; {ranks_in_words(ahead)} {verb} further in the script"
