@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from clusterrun.diagnosis.stacks import (
     BACKWARD,
+    ENDED_PYTHON,
     Doing,
     StackLocation,
     ThreadPlace,
@@ -296,6 +297,8 @@ class RankSnapshot:
     def works(self) -> bool:
         """Return whether it or a process that it waits for computes, or would if its node had room."""
         states = [self.state]
+        if self.stacks.main == (ENDED_PYTHON,):
+            return False  # An exit function that waits for other ranks, as MPI_Finalize, polls.
         if self.location.doing is Doing.DATA or joins_processes(self.stacks.main):
             states += [child.state for child in self.process.children]
         return self.process.busy >= BUSY or ("R" in states and self.process.busy >= CROWDED)

@@ -286,6 +286,8 @@ def shortened(stack: Sequence[str], most: int) -> tuple[str, ...]:
 
 
 def frame_of(file: str, line: str, function: str) -> str:
+    # The package multiprocess, which datasets uses, is a copy of Python's multiprocessing.
+    file = file.replace("-packages/multiprocess/", "-packages/multiprocessing/")
     return f"{file[-MOST_CHARACTERS:]}:{line if line.isdigit() else 0} {function[:MOST_CHARACTERS]}"
 
 

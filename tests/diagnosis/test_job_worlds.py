@@ -21,7 +21,7 @@ from clusterrun.diagnosis.evidence import (
     ThreadWait,
 )
 from clusterrun.diagnosis.explain_rank import loop_remedy
-from clusterrun.diagnosis.job_looks import NO_PYTHON, JobLook, RankName, SeenLauncher, SeenRank
+from clusterrun.diagnosis.job_looks import NO_PYTHON, NOT_INSTALLED, JobLook, RankName, SeenLauncher, SeenRank
 from clusterrun.diagnosis.job_worlds import JobHistory, JobWorld, diagnose_looks, worlds_of
 from clusterrun.diagnosis.stacks import ENDED_PYTHON, Doing, ThreadPlace, reads_of_process
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
@@ -703,11 +703,12 @@ def test_if_all_ranks_send_none_is_left_that_receives(function: str, verdict: Ve
     assert (diagnosis.verdict, diagnosis.culprits) == (verdict, ())
 
 
-def test_a_rank_whose_python_has_ended_is_named_if_others_wait_in_mpi() -> None:
+@pytest.mark.parametrize(("state", "busy"), [("S", 0.1), ("R", 1.0)])
+def test_a_rank_whose_python_has_ended_is_named_if_others_wait_in_mpi(state: str, busy: float) -> None:
     history = JobHistory()
     for clock in (NOW, NOW + 60):
         waits = sampled(0, stack=LOOP, native=("MPI_Bcast",), state="R", busy=1.0, idle=0.0, size=2)
-        ended = sampled(1, stack=(ENDED_PYTHON,), busy=0.1, idle=0.0, size=2)
+        ended = sampled(1, stack=(ENDED_PYTHON,), state=state, busy=busy, idle=0.0, size=2)
         ranks = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in (waits, ended)]
         diagnosis = diagnose_looks(looks(*ranks), (), history).diagnosis
     assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(1, "n0")])
@@ -1293,8 +1294,17 @@ def test_states_are_shown_without_blame_if_there_are_no_stacks() -> None:
     diagnosis = verdict(*(sampled(rank, stack=(), waits_in="futex") for rank in range(4)))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
     assert diagnosis.message == "not enough seen: no Python stack of ranks 0-3 could be read"
+    assert "pip install" not in diagnosis.remedy
     (line,) = [line for line in diagnosis.evidence if "no stack" in line]
     assert line == "ranks 0-3: no stack; state S in futex, 0 processors, did not run during the look"
+
+
+@pytest.mark.parametrize("problem", ["", NOT_INSTALLED])
+def test_ranks_without_stacks_are_looked_at_again_unless_the_reason_is_known(problem: str) -> None:
+    ranks = [sampled(rank, stack=(), size=2) for rank in range(2)]
+    silent = [replace(rank, snapshot=replace(rank.snapshot, problem=problem)) for rank in ranks]
+    judgement = diagnose_looks(looks(*silent), (), JobHistory())
+    assert (judgement.certain, "pip install" in judgement.diagnosis.remedy) == (bool(problem), bool(problem))
 
 
 @pytest.mark.parametrize(("busy", "expected"), [(0.9, Verdict.NOTHING), (0.0, Verdict.UNDETERMINED)])

@@ -10,6 +10,8 @@ from clusterrun.diagnosis.stacks import (
     Doing,
     StackLocation,
     ThreadPlace,
+    frame_of,
+    joins_processes,
     line_of,
     of_faulthandler,
     of_py_spy,
@@ -141,3 +143,8 @@ def test_a_frame_is_short_for_people() -> None:
 def test_a_frame_below_a_folder_with_a_space_keeps_its_file_and_line() -> None:
     frame = "/home/me/my runs: 2/v1:1/my train.py:9 work"
     assert (line_of(frame), short(frame)) == (frame.rpartition(" ")[0], "my train.py:9 (work)")
+
+
+def test_the_processes_of_the_package_multiprocess_are_those_of_multiprocessing() -> None:
+    stack = (frame_of(f"{LIBRARY}/multiprocess/pool.py", "367", "Pool.map"), *LOOP)
+    assert joins_processes(stack)

@@ -26,14 +26,15 @@ def rule(table: CallTable) -> list[Hypothesis]:
     asleep = all(rank.state in ("S", "I") and not rank.works for rank in table.living)
     if absent and asleep:
         return [Hypothesis(explain_never_arrived, ABSENT, absent)]
-    return [Hypothesis(explain_no_stacks, CERTAINTY)]
+    # Without a reason, they may be beginning or ending.
+    return [Hypothesis(explain_no_stacks, CERTAINTY, final=any(rank.problem for rank in table.living))]
 
 
 def explain_no_stacks(table: CallTable, blamed: Ranks) -> Diagnosis:
     problems = [rank.problem for rank in table.living if rank.problem]
     ranks = ranks_in_words(rank.rank for rank in table.living)
     sentence = f"not enough seen: no Python stack of {ranks} could be read"
-    remedy = "pip install 'clusterrun[spy]', here or in the environment of the ranks, and diagnose again"
+    remedy = "diagnose again: they may have been beginning or ending"
     if problems:
         problem = max(problems, key=problems.count)
         sentence += f": {problem}"
@@ -43,7 +44,9 @@ def explain_no_stacks(table: CallTable, blamed: Ranks) -> Diagnosis:
         if problem == NO_PYTHON:
             place = f"clusterrun exec --node {table.living[0].node} -- ps -ef"
             remedy = f"what do their programs wait for? See the job's output, and {place}"
-        elif problem != NOT_INSTALLED:
+        elif problem == NOT_INSTALLED:
+            remedy = "pip install 'clusterrun[spy]', here or in the ranks' environment, and diagnose again"
+        else:
             remedy = "let an administrator change that, or diagnose as root with --user. Without stacks: "
             remedy += "clusterrun top shows which rank computes"
     return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)
