@@ -61,7 +61,7 @@ HARMLESS = re.compile(
     r"|skipp|ignor|retry|falling back"
     # a metric
     r"|creating|frame #|error[:= ]{1,2}\d+\.\d+(?:[%, ]|$)|error rate"
-    r"|\b(?:aborted|killed|failed|errors|failures)[:=]? \d+\b|\btrying\b"
+    r"|\baborted[:=]? \d+\b|\b(?:failed|errors|failures)[:=] ?\d+\b|[,;] trying\b"
 )
 # Exceptions that a signal from outside raises.
 ASKED_TO_END = re.compile(

@@ -540,6 +540,9 @@ class _LogVerdict:
             evidence += [f"near it: {line}" for line in near]
         remedy = NATIVE_REMEDY if crashed_in else remedy_of_end(end.kind, message)
         remedy = foreign(row.remedy) if row and row.hardware else remedy
+        if end.kind is EndKind.TIME_LIMIT and (words := self._finished()[1]):
+            sentence += f"; before that it said that the run had finished: {words}"
+            remedy = "a process did not end: clusterrun diagnose JOB while it hangs shows where it is"
         return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), remedy)
 
     def _explains(self, entry: LogError, end: EndLine, ranks: Sequence[int]) -> bool:

@@ -42,7 +42,7 @@ _SAYS_CPUS = {*AFFECTS_CPUS, "exclusive"}
 # A statement that does nothing else. In front of a program, it is that program's.
 _SETS_VISIBLE = re.compile(
     r"(?:export\s+)?CUDA_VISIBLE_DEVICES=((?:\"[^\"]*\"|'[^']*'|\$\([^()]*\)|[^\s;&|<>()])*)(?: \|\| :)?\s*\Z"
-    r"|unset CUDA_VISIBLE_DEVICES\Z"
+    r"|unset CUDA_VISIBLE_DEVICES(?: \|\| :)?\Z"
 )
 # A variable that clusterrun sets in ranks, and not with --per-node.
 _OF_RANKS = {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
@@ -375,6 +375,11 @@ def _with_visible_gpus(script: _Script) -> _Script:
     if is_of_loop and "CUDA_VISIBLE_DEVICES" in environment:
         texts.append(f"CUDA_VISIBLE_DEVICES={environment.pop('CUDA_VISIBLE_DEVICES')}")
     parts = list(reading.parts)
+    for place, part in enumerate(parts):
+        sets = {name for statement in ShellSource(part.text).statements for name in statement.sets}
+        if part.outcome is PartOutcome.SETUP and "CUDA_VISIBLE_DEVICES" in sets:
+            reason = "Slurm sets CUDA_VISIBLE_DEVICES again in each rank: say it by --env"
+            parts[place] = replace(part, reason=reason)
     for text in texts:
         value = text.removesuffix(" || :").partition("=")[2].strip("\"'")
         gpus = value.count(",") + 1

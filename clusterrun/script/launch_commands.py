@@ -213,6 +213,8 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
         elif word in ("-u", "--unset") and "env" in arguments[:place]:
             place += 1
             unset += [("setup", f"unset {variable}") for variable in arguments[place : place + 1]]
+        elif word in ("-i", "--ignore-environment") and "env" in arguments[:place]:
+            remarks.append(f"env {word}: ranks get all your variables")
         elif name in WRAPPERS:
             end = None if is_image_command(arguments[place:]) else _launcher_behind(arguments, place + 1)
             if end is None:

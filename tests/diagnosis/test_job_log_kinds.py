@@ -2151,3 +2151,15 @@ def test_the_last_line_of_a_rank_in_brackets_is_shown_beside_its_exit_code() -> 
     report = ["Root Cause (first observed failure):", "[0]:", "  rank      : 1 (local_rank: 1)"]
     lines = ["[rank1] ERROR: config differs, stopping", *report, "  exitcode  : 3 (pid: 41)"]
     assert "config differs" in diagnosed(*lines).message
+
+
+def test_a_job_that_reached_its_time_limit_after_the_run_had_finished_is_named_so() -> None:
+    ended = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-11-03T10:10:00 DUE TO TIME LIMIT ***"
+    diagnosis = diagnosed("step 8 loss 2", "Training finished", ended)
+    assert "Training finished" in diagnosis.message and "--time" not in diagnosis.remedy
+    assert "--time" in diagnosed("step 8 loss 2", ended).remedy
+
+
+@pytest.mark.parametrize("words", ["job failed 2 times, giving up", "cannot open x while trying to load it"])
+def test_an_error_with_a_count_or_an_attempt_in_it_is_one(words: str) -> None:
+    assert words in diagnosed("step 8 loss 2", f"ERROR: {words}").message

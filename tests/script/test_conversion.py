@@ -2383,3 +2383,20 @@ def test_a_block_with_a_lock_of_its_own_is_a_setup_line() -> None:
     assert "cp -r /data" in typed(converted(f"{block}\npython t.py"))
     lock = "exec 9>/tmp/lock\nflock -n 9\npython t.py"
     assert any("singleton" in part.reason for part in converted(lock).untranslated)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "export CUDA_VISIBLE_DEVICES=0,1 NCCL_DEBUG=INFO",
+        'if [ -n "$X" ]; then export CUDA_VISIBLE_DEVICES=0; fi',
+    ],
+)
+def test_visible_gpus_that_stay_in_a_setup_line_are_named(setting: str) -> None:
+    lines = f"#SBATCH --gres=gpu:2 --cpus-per-task=2\n{setting}\ntorchrun --nproc_per_node=2 t.py"
+    assert [part.text for part in converted(lines).changed if "--env" in part.reason] == [setting]
+
+
+def test_an_empty_environment_is_named() -> None:
+    changed = converted("env -i PATH=/bin torchrun --nproc_per_node 2 t.py").changed
+    assert any("env -i" in part.reason for part in changed)
