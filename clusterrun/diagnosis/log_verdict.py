@@ -382,7 +382,10 @@ class _LogVerdict:
         if not suspects or self._finished()[0]:
             has_lines = self._log.last_lines
             return self._without_failure("there is no error in it" if has_lines else "the log is empty")
-        if self._log.has_failed and self._log.last_lines[-1:] == [suspects[-1]]:
+        before, last = ["", "", *self._log.last_lines][-2:]
+        # ``set -x`` prints a command in front of what it says.
+        is_traced = re.match(rf"\++ (?:\S*/)?{re.escape(last.partition(':')[0])}\s", before) is not None
+        if (self._log.has_failed or is_traced) and last == suspects[-1]:
             # A command that ended a script is the last one that printed.
             message = f"a command of the job failed, and nothing ran after it: {suspects[-1]}"
             return Diagnosis(Verdict.CRASHED, message, (), (), suspects[:-1], REMEDIES[EndKind.START])

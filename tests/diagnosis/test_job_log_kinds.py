@@ -2163,3 +2163,11 @@ def test_a_job_that_reached_its_time_limit_after_the_run_had_finished_is_named_s
 @pytest.mark.parametrize("words", ["job failed 2 times, giving up", "cannot open x while trying to load it"])
 def test_an_error_with_a_count_or_an_attempt_in_it_is_one(words: str) -> None:
     assert words in diagnosed("step 8 loss 2", f"ERROR: {words}").message
+
+
+def test_a_traced_command_that_complains_and_is_the_last_one_ended_its_script() -> None:
+    complaint = "cp: cannot stat '/data/a.tar': No such file or directory"
+    diagnosis = diagnosed("+ mkdir -p /tmp/j1", "+ cp /data/a.tar /tmp/j1/", complaint)
+    assert diagnosis.verdict is Verdict.CRASHED and complaint in diagnosis.message
+    went_on = diagnosed("+ cp /data/a.tar /tmp/j1/", complaint, "+ python fit.py", "step 1 loss 3")
+    assert went_on.verdict is Verdict.UNDETERMINED
