@@ -49,10 +49,10 @@ SCALE = (
 
 
 def certainty_in_words(certainty: int, has_crashed: bool = False) -> str:
-    """Return ``60 of 100: a rank is absent, and the others wait for it``; '' for 0, which is unknown.
+    """Return on what a cause of this certainty rests; '' for 0, which is unknown.
 
+    The number only orders causes, and is no probability.
     ``has_crashed``: the verdict is about ranks that ended with an error.
     """
     basis = next((basis for least, basis in SCALE if certainty >= least), "")
-    basis = AFTER_CRASH.get(basis, basis) if has_crashed else basis
-    return f"{certainty} of 100: {basis}" if basis else ""
+    return AFTER_CRASH.get(basis, basis) if has_crashed else basis

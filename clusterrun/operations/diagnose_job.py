@@ -93,7 +93,7 @@ def diagnose_job(
     is_open = judgement.later > 0 or diagnosis.verdict is not Verdict.NOTHING
     if is_open and not judgement.certain and not culprits:
         longer = f"the look ended after {limit:.0f} s; {longer_limit(limit)} looks longer"
-        remedy = "; ".join(filter(None, (longer, remedy)))
+        remedy = "; ".join(filter(None, (remedy, longer)))
     return replace(diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=remedy)
 
 
@@ -111,6 +111,11 @@ def _with_output(diagnosis: Diagnosis, log: JobLog, path: str, looker: LookStep)
         else:
             evidence = (f"{path} tells of a failure: {failure.message}", *evidence)
             diagnosis = replace(diagnosis, remedy=failure.remedy or diagnosis.remedy)
+            failed = [culprit.rank for culprit in failure.culprits]
+            if failed and failed == [culprit.rank for culprit in diagnosis.culprits]:
+                whom = "it" if len(failed) == 1 else "them"
+                message = f"{failure.message}; the others wait for {whom}"
+                diagnosis = replace(diagnosis, message=message)
     for call, ranks in calls_of_other_groups(log).items():
         outside = f"{ranks_in_words(ranks)} called {call} of a group of other ranks"
         evidence = (f"{path} shows that {outside}, and went on without it", *evidence)

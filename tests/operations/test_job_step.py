@@ -318,7 +318,10 @@ def test_the_remedy_for_a_rank_that_is_gone_is_that_of_the_failure_in_the_output
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = replace(JOB, output=str(tmp_path / "slurm-7.out"), nodelist="n1")
-    (tmp_path / "slurm-7.out").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
+    killed = "srun: error: n1: task 1: Out Of Memory"
+    (tmp_path / "slurm-7.out").write_text(
+        f"slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n{killed}\n"
+    )
     process = ProcessSample(8, "S", seconds=1.0, idle=60.0)
     stack = ("/torch/distributed/distributed_c10d.py:3 all_reduce", "/me/fit.py:9 <module>")
     snapshot = RankSnapshot(0, "n1", process, PythonStacks(stack))
@@ -328,6 +331,7 @@ def test_the_remedy_for_a_rank_that_is_gone_is_that_of_the_failure_in_the_output
     diagnosis = diagnosing.diagnose_job(context(tmp_path), job, 40.0)
     assert [culprit.rank for culprit in diagnosis.culprits] == [1]
     assert "--mem" in diagnosis.remedy
+    assert "memory" in diagnosis.message
 
 
 def test_an_error_in_the_output_of_a_job_whose_ranks_all_run_is_the_last_evidence(
