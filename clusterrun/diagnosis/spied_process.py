@@ -253,7 +253,8 @@ def _call(frames: Sequence[Mapping[str, Any]]) -> MainCall:
         values.get("args", "") + values.get("kwargs", "") for name, values in inner if name == "wrapper"
     ]
     is_of_all = (bool(passed) and "ProcessGroup" not in passed[-1]) or _passes_no_group(frames)
-    for name, values in inner:
+    # The script's own call comes first: torch passes an object by several calls, with ranks of the group.
+    for name, values in reversed(inner):
         key = _PEERS.get(name) or _ROOTS.get(name)
         if not key:
             continue

@@ -120,6 +120,15 @@ def test_sends_and_roots_are_read_from_torchs_variables(
     assert spied(frame(function, C10D, 1, **values), wrapper(passed), STEP).call == call
 
 
+def test_the_root_of_an_object_is_that_of_the_scripts_own_call() -> None:
+    inner = (
+        frame("broadcast", C10D, 9, src="None", group_src="0"),
+        wrapper("(<Tensor>)", "<ProcessGroup at 0x7f>"),
+    )
+    call = spied(*inner, frame("broadcast_object_list", C10D, 99, src="2"), wrapper("([None])"), STEP).call
+    assert (call.rooted, call.root, call.is_of_all) == ("broadcast_object_list", 2, True)
+
+
 @pytest.mark.parametrize(("asks", "is_of_all"), [("None", True), ("<ProcessGroup at 0x7e>", False)])
 def test_a_call_is_of_all_ranks_if_a_library_that_passes_the_group_was_given_none(
     asks: str, is_of_all: bool
