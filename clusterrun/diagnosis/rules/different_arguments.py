@@ -72,7 +72,8 @@ def _roots(table: CallTable) -> list[Hypothesis]:
     """Ranks in one collective name different roots."""
     places: dict[tuple[str, int], dict[int, list[int]]] = {}
     for wait in table.waits:
-        if wait.root >= 0:
+        # A stack does not show the group, and groups have roots of their own.
+        if wait.root >= 0 and (wait.is_of_all or not table.by_stacks):
             roots = places.setdefault((wait.group, wait.sequence), {})
             roots.setdefault(wait.root, []).append(wait.rank)
     differing = [(place, roots) for place, roots in places.items() if len(roots) > 1]
