@@ -28,6 +28,8 @@ _ESCAPES = re.compile(
 _TIME = re.compile(
     r"^(?!\[[\d:., -]+\] \[(?:INFO|ERROR|WARNING)\])"
     r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]?"
+    # the log of a container
+    r"(?:std(?:out|err) [FP] )?"
 )
 # The time that a logger writes behind its name.
 _LATER_TIME = re.compile(r"^[^\d(\[]{1,40}[(\[](\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)")

@@ -151,7 +151,8 @@ class LogProcess:
         if len(self.listener.errors) > len(self.places):
             goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
             # A program that fails may have warned of something else before.
-            record = self._record if self.listener.errors[-1].caught else text
+            name = self.listener.errors[-1].text.partition(":")[0].rpartition(".")[2]
+            record = self._record if name in self._record else text
             is_warning = (_BELOW_ERROR.search(logger) or _WARNS.match(record)) is not None
             signs = (self.steps, self.output, goes_on, was_logged, is_warning, self._time)
             place = LogPlace(place.order, place.rank, place.node, place.time, *signs)

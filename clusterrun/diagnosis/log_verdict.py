@@ -72,6 +72,8 @@ from clusterrun.model.states import State
 OUTPUT_BEFORE_OTHER_END = 2
 # Ranks of a job for each rank of which a log that shows all of them has a line.
 MOST_SILENT = 1.25
+# Lines about steps that show that a job ran on after it had started again.
+STEPS_OF_RUN = 10
 # Ends of earlier runs that are shown.
 MOST_EARLIER = 2
 _KILLED = re.compile(r"killed by signal: Killed|exited unexpectedly|abruptly")
@@ -201,7 +203,11 @@ class _LogVerdict:
         """The job started again after a failure, and the last start finished."""
         is_restarted = self._earlier or any(end.kind is EndKind.REQUEUED for end in self._all_ends)
         orders = [entry.order for entry in self._errors] + [end.order for end in self._all_ends]
-        if not is_restarted or self._finished()[0] <= max(orders, default=0):
+        last = max(orders, default=0)
+        steps = [order for order, _, text in self._log.tail if order > last and STEP.search(text)]
+        # A batch script says that it is done after a program that failed, too.
+        is_clean = len(steps) >= STEPS_OF_RUN or not (self._failures or self._timeouts or self._ends)
+        if not (is_restarted and is_clean) or self._finished()[0] <= last:
             return None
         diagnosis = self._without_failure("the job started again, and its last start shows no failure")
         notes = tuple(f"before that: {entry.error.message}" for entry in self._errors[:1])
@@ -323,7 +329,6 @@ class _LogVerdict:
 
     def _unmarked_error(self, after: int = 0) -> Diagnosis | None:
         """A line that looks like an error has no traceback, and little other output follows."""
-        after = max(after, self._finished()[0])
         plain = [order for order, _, text in self._log.tail if is_plain_output(text)]
         until = plain[-1 - LINES_BEHIND] if len(plain) > LINES_BEHIND else 0
         suspects = [
@@ -379,7 +384,7 @@ class _LogVerdict:
             sentence = f"the log does not hold what failed first; it ends in {unended[0].error.text}"
             return _undetermined(sentence, self._last_lines)
         suspects = suspect_lines(self._log)
-        if not suspects or self._finished()[0]:
+        if not suspects:
             has_lines = self._log.last_lines
             return self._without_failure("there is no error in it" if has_lines else "the log is empty")
         before, last = ["", "", *self._log.last_lines][-2:]

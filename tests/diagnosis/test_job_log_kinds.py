@@ -2171,3 +2171,18 @@ def test_a_traced_command_that_complains_and_is_the_last_one_ended_its_script() 
     assert diagnosis.verdict is Verdict.CRASHED and complaint in diagnosis.message
     went_on = diagnosed("+ cp /data/a.tar /tmp/j1/", complaint, "+ python fit.py", "step 1 loss 3")
     assert went_on.verdict is Verdict.UNDETERMINED
+
+
+def test_a_batch_script_that_says_that_it_is_done_hides_no_failure() -> None:
+    assert diagnosed("step 1 loss 2", "ValueError: x", "Done.").verdict is Verdict.CRASHED
+    restarted = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group"
+    lines = ["step 1 loss 2", *EXCEPTION, restarted, "step 1 loss 2", *EXCEPTION, "Done."]
+    assert diagnosed(*lines).verdict is Verdict.CRASHED
+    finished = diagnosed(*lines[:8], "step 2 loss 2", "worker group successfully finished.")
+    assert finished.verdict is Verdict.NOTHING
+
+
+def test_the_stream_in_front_of_the_lines_of_a_container_is_no_part_of_them() -> None:
+    end = "srun: error: n1: task 3: Killed"
+    diagnosis = diagnosed("2025-11-03T10:00:00.5Z stdout F step 1", f"2025-11-03T10:00:01.5Z stderr F {end}")
+    assert ranks(diagnosis) == [3]
