@@ -723,6 +723,13 @@ STORE = ("poll", "c10d::TCPStore::wait")
 BROADCAST = (ALL_REDUCE[0].replace("all_reduce", "broadcast"), "/home/me/train.py:52 step")
 
 
+@pytest.mark.parametrize("is_of_all", [True, False])
+def test_different_roots_are_compared_in_calls_of_all_ranks_only(is_of_all: bool) -> None:
+    roots = [MainCall("", "broadcast", rooted="broadcast", root=root, is_of_all=is_of_all) for root in (0, 2)]
+    diagnosis = verdict(*(sampled(rank, stack=BROADCAST, call=roots[rank // 2]) for rank in range(4)))
+    assert ("different roots" in diagnosis.message) == is_of_all
+
+
 @pytest.mark.parametrize("call", [EVERYBODY, MainCall()])
 def test_the_one_rank_in_a_different_collective_is_the_culprit(call: MainCall) -> None:
     diagnosis = verdict(*(sampled(rank, call=call) for rank in range(3)), sampled(3, stack=BARRIER))
