@@ -148,6 +148,7 @@ class ProcessSample:
     busy: float = 0.0  # processors that it kept busy
     seconds: float = 0.0  # length of the look
     children: tuple[ChildProcess, ...] = ()
+    ended: tuple[int, ...] = ()  # processes that it started and that have ended, without a wait for them
     addresses: tuple[str, ...] = ()  # IP addresses that it speaks from
     ports: tuple[int, ...] = ()  # TCP ports at which it listens
     backlog: tuple[Backlog, ...] = ()

@@ -241,6 +241,11 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
     remedy = _FORK_REMEDY if lacks_thread else WAIT_REMEDY
     if loop and waits.endswith(loop):
         remedy = loop_remedy(loop)
+    if process.ended and joins_processes(rank.stacks.main):
+        below += f"; process {process.ended[-1]}, which it started, has ended"
+        remedy = (
+            "did that process fail, or was it killed for lack of memory (dmesg there)? Its output says more"
+        )
     return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", remedy, lacks_thread)
 
 

@@ -58,6 +58,7 @@ def read_sample(
             )
             for child in children
         ),
+        ended=tuple(child.pid for child in proc.children(pid) if child.state in proc.GONE_STATES),
         addresses=addresses,
         ports=ports,
         backlog=backlog,

@@ -125,6 +125,10 @@ WORKER = (
             "it waits for its data-loader at train.py:17; worker 77 waits at data.py:3 (read)",
         ),
         (
+            rank(1, stack=("/usr/lib/python3.11/multiprocessing/queues.py:103 get", *LOOP), ended=(7,)),
+            "it waits in user code at train.py:33 (work); process 7, which it started, has ended",
+        ),
+        (
             rank(
                 1,
                 stack=("/usr/lib/python3.11/subprocess.py:9 wait", *LOOP),

@@ -119,12 +119,14 @@ def rule(table: CallTable) -> list[Hypothesis]:
     certainty = CERTAINTY if odd else UNDECIDED
     left = odd or ahead
     parting = _parting(table, left)
+    if not parting and not any(table.of(rank).stacks.block for rank in left):
+        parting = _branch(table, left)
     if left and not parting:
         others = tuple(rank for rank in living if rank not in left)
-        parting = _parting(table, others)
-        is_shown = any(table.of(rank).stacks.block for rank in left)
-        branch = () if is_shown else _branch(table, left)
-        left, parting = (others, parting) if parting else (left, branch)
+        their_parting = _parting(table, others)
+        # They may be a turn further because the others make a call too many.
+        if their_parting and their_parting[0] != "next":
+            left, parting = others, their_parting
     explain = partial(explain_different_places, places=places, ahead=ahead, left=left, parting=parting)
     return [Hypothesis(explain, certainty, odd)]
 
