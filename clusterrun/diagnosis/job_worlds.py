@@ -635,6 +635,7 @@ def _of_launchers(
     is_foreign = re.fullmatch(r"[a-z][\w.-]*", host) and not host.startswith((*names, "localhost"))
     if count > 1 and re.match(r"localhost|127\.|\[?::1", endpoint):
         sentence += ": its rendezvous endpoint is each node's own loopback, so each node waits for itself"
+        verdict = Verdict.MISMATCH
     elif is_foreign and not mute:
         sentence += ": its rendezvous endpoint names no node of the job"
     else:

@@ -64,8 +64,13 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
 
 def other_job(context: Context, word: str, run_id: str) -> str:
     """Describe the live Slurm job with the number ``word`` that is not of the run ``run_id``; '' for none."""
+    from clusterrun.operations.job_step import owner_remedy  # slow to import, so not for runs
+
     job = _other_job(context, word, run_id)
-    return _described_job(job, word) if job else ""
+    if job is None:
+        return ""
+    may_cancel = not run_of_comment(job.comment) and not owner_remedy(job)
+    return _described_job(job, word) + (f" (scancel {word})" if may_cancel else "")
 
 
 def _other_job(context: Context, word: str, run_id: str) -> ForeignJob | None:
@@ -80,11 +85,8 @@ def _other_job(context: Context, word: str, run_id: str) -> ForeignJob | None:
 
 
 def _described_job(job: ForeignJob, word: str) -> str:
-    from clusterrun.operations.job_step import owner_remedy  # slow to import, so not for runs
-
     run = run_of_comment(job.comment)
-    cancel = "" if owner_remedy(job) else f" (scancel {word})"
-    whose = f"the run {run}" if run else f"{job.name!r}, which clusterrun did not start{cancel}"
+    whose = f"the run {run}" if run else f"{job.name!r}, which clusterrun did not start"
     return f"a Slurm job with that number is {job.word} too: {whose}"
 
 

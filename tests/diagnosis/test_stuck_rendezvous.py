@@ -109,7 +109,7 @@ def test_a_master_address_that_the_script_may_not_use_blames_nobody() -> None:
 def test_ranks_that_meet_at_two_files_get_a_hint_about_the_shared_file_system() -> None:
     paths = ("file:/home/me/meet", "file:/home/me/meet", "file:/scratch/meet", "file:/scratch/meet")
     result = verdict(*(meets(number, path) for number, path in enumerate(paths)))
-    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
     assert "shared file system" in result.remedy and "at train.py:5" in result.message
 
 
@@ -119,13 +119,17 @@ def test_ranks_that_meet_at_two_files_get_a_hint_about_the_shared_file_system() 
         (HERE, HERE, HERE, HERE),
         ("localhost:29500", HERE, HERE, HERE),  # the machine of rank 0 has several names
         ("n0:29500", "localhost:29500", HERE, HERE),
-        (HERE, HERE, THERE, THERE),  # of equal halves, either may be wrong
         ("", HERE, THERE, HERE),  # one of them does not say
     ],
 )
 def test_addresses_of_unknown_correctness_blame_nobody(stores: tuple[str, ...]) -> None:
     result = verdict(*(meets(number, store) for number, store in enumerate(stores)))
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
+
+
+def test_either_of_two_equal_halves_may_look_at_the_wrong_address() -> None:
+    result = verdict(*(meets(number, store) for number, store in enumerate((HERE, HERE, THERE, THERE))))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
 
 
 def test_of_two_ports_of_one_host_the_one_that_rank_0_opens_is_right() -> None:

@@ -278,8 +278,7 @@ def explain_other_store(table: CallTable, blamed: Ranks, sides: Sequence[tuple[s
     remedy = _address_remedy(table)
     if any(address.startswith("file:") for address, _ in sides):
         remedy = "give init_process_group no init_method, or every rank the same file on a shared file system"
-    verdict = Verdict.MISMATCH if blamed else Verdict.UNDETERMINED
-    return blame(table, verdict, sentence, whys, remedy, ())
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
 
 def explain_other_groups(
