@@ -16,6 +16,7 @@ from clusterrun.cli.shell_complete import FILE, files, json_option
 from clusterrun.cli.submit_options import defaults, options, profile_option, settled, to_spec
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import BadInput
 
 # Resource options that a study sets itself. Those of a profile are for other runs.
 SIZED_BY_CELLS = ("nodes", "name", "spares")
@@ -130,8 +131,6 @@ bench.add_command(advise)
 
 def _accepts_crowding(crowded: str) -> bool:
     """Return whether the user accepts more ranks than cores. Raise ``BadInput`` if there is no terminal."""
-    from clusterrun.model.errors import BadInput
-
     if not crowded:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -161,7 +161,6 @@ def check(
             raise BadInput(message, "read it with the clusterrun that wrote it")
         return _show_selftest(selftest)
     from clusterrun.api import launch
-    from clusterrun.operations.context import Context
 
     if export and as_json:
         raise click.UsageError("--export prints shell lines and --json a document: give one of them")

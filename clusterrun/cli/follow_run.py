@@ -49,8 +49,6 @@ def follow_to_end(
             print_following(reader)
             status = reader.watch.look()
         else:
-            from clusterrun.operations.wait import RunWait
-
             status = RunWait(context, record.run_id, say).wait(None)
     except KeyboardInterrupt:
         return (interrupted or detached)(record.run_id, "logs -f" if follow else "wait")

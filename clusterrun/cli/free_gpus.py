@@ -8,6 +8,7 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import json_option
 from clusterrun.cli.terminal import show
 from clusterrun.model.duration import spoken
+from clusterrun.operations.context import Context
 from clusterrun.operations.free_gpus import FreeGpus, free_gpus
 from clusterrun.reports.view import INTEGER, TIME, View, ViewField, many, optional
 
@@ -59,8 +60,6 @@ def gpus(partition: str, as_json: bool) -> None:
       clusterrun gpus
       clusterrun gpus --partition gpu
     """
-    from clusterrun.operations.context import Context
-
     context = Context()
     rows, now = free_gpus(context, partition), context.clock.now()
     if as_json:

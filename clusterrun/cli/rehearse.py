@@ -26,6 +26,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.visible import visible
+from clusterrun.runs.private_files import private_folder, write_whole
 
 if TYPE_CHECKING:
     from clusterrun.rehearse.rehearsal import Rehearsal, Result
@@ -221,7 +222,6 @@ class ProgressLine:
 def _folder(keep: str | None, shared: bool) -> str:
     """Return a new folder for copies and runs, shared with nodes or not. Raise ``BadInput`` if it exists."""
     from clusterrun.operations.context import Context
-    from clusterrun.runs.private_files import private_folder
 
     if not keep:
         home = Context().store.home if shared else None
@@ -257,7 +257,6 @@ def _end(
     rehearsal: Rehearsal, results: list[Result], command: tuple[str, ...], options: dict[str, Any]
 ) -> int:
     from clusterrun.rehearse import rehearsal_report
-    from clusterrun.runs.private_files import write_whole
 
     steps = rehearsal.plan.steps if rehearsal.plan else 0
     if options["junit"]:

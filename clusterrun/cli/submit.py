@@ -31,6 +31,7 @@ from clusterrun.model.frozen import fields
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.notify.notify_address import shortened
 from clusterrun.reports.view import BOOLEAN, OBJECT, TEXT, View, ViewField, many, one_of
+from clusterrun.script import sbatch_table
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -61,10 +62,8 @@ class OptionsThenProgram(click.Command):
                         break
             takes_next = word in takes_value
             if word not in names:
-                from clusterrun.script.sbatch_table import takes_value as takes_value_in_sbatch
-
                 unknown.append(word)
-                takes_next = takes_value_in_sbatch(word)
+                takes_next = sbatch_table.takes_value(word)
             takes_next = takes_next and not rest and (is_short or "=" not in args[place])
             if word in entries:
                 entries[word] += args[place + 1 : place + 2] if takes_next else [value]

@@ -60,6 +60,13 @@ def first_error(table: CallTable) -> Error | None:
     return None if error.lost_peer and _exited_before(run, error) else error
 
 
+def failure_of(table: CallTable) -> tuple[Remains, Error]:
+    """Return what a run left, and the error that ended it. The rule has found that both exist."""
+    error = first_error(table)
+    assert table.end and error
+    return table.end, error
+
+
 def _exited_before(run: Remains, error: Error) -> bool:
     """Return whether the first failed rank had exited without a traceback, as with ``os._exit``."""
     failure = run.failure

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from clusterrun.diagnosis.calls import HALF, KEY, LOCK, Call, CallTable, with_tag
 from clusterrun.diagnosis.evidence import MainCall, PostedOp
 from clusterrun.diagnosis.explain_rank import reason
-from clusterrun.diagnosis.printed_errors import Error
-from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.first_error import failure_of
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.hostlist import fold
 
@@ -123,8 +122,7 @@ def cut(text: str) -> str:
 
 
 def mismatch(
-    run: Remains,
-    root: Error,
+    table: CallTable,
     sentence: str,
     whys: Mapping[int, str] | None = None,
     remedy: str = "",
@@ -134,6 +132,7 @@ def mismatch(
 
     The default evidence and remedy are those of the first error.
     """
+    run, root = failure_of(table)
     lines = tuple(evidence) or (run.quoted(root),)
     remedy = remedy or (root.row.remedy if root.row else "")
     return Diagnosis(Verdict.MISMATCH, sentence, run.culprits(whys or {}), (), lines, remedy)

@@ -6,6 +6,7 @@ cached too, and retried at growing intervals. The last successful answer stays a
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import zlib
@@ -109,8 +110,6 @@ class SharedJobs:
 @contextmanager
 def turn(path: str, clock: Clock) -> Iterator[None]:
     """Hold the lock, if the file system supports locks. The wait for it has a limit."""
-    import fcntl
-
     try:
         private_folder(os.path.dirname(path))
         handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -12,8 +12,6 @@ from functools import partial
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
-from clusterrun.diagnosis.printed_errors import Error
-from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import mismatch
@@ -35,12 +33,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     vote = RankVote(counts)
     culprits = () if run.per_node else vote.odd
-    return [Hypothesis(partial(explain, run=run, root=root, sides=vote.sides), CERTAINTY, culprits)]
+    return [Hypothesis(partial(explain, sides=vote.sides), CERTAINTY, culprits)]
 
 
-def explain(
-    table: CallTable, blamed: Ranks, run: Remains, root: Error, sides: Sequence[tuple[int, Ranks]]
-) -> Diagnosis:
+def explain(table: CallTable, blamed: Ranks, sides: Sequence[tuple[int, Ranks]]) -> Diagnosis:
     usual_number = sides[0][0]
     whys = {
         rank: f"its model has {number} parameters, those of others {usual_number}"
@@ -53,4 +49,4 @@ def explain(
         have = "has" if len(ranks) == 1 else "have"
         lines.append(f"{ranks_in_words(ranks)} {have} {number}")
     sentence = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
-    return mismatch(run, root, sentence, whys)
+    return mismatch(table, sentence, whys)

@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from clusterrun.diagnosis.calls import EQUAL_SIZES, Call, CallTable
-from clusterrun.diagnosis.first_error import first_error
+from clusterrun.diagnosis.first_error import failure_of, first_error
 from clusterrun.diagnosis.habits import HABIT
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.known_errors import SIZES
-from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.different_collective import different_calls
 from clusterrun.diagnosis.stacks import short
@@ -51,19 +50,17 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     aborted = {error.rank for error in run.errors if SIZES.search(error.text)}
     if not sides:
-        return _records_agree(table, run, root, tuple(sorted(aborted))) if aborted else []
+        return _records_agree(table, run, tuple(sorted(aborted))) if aborted else []
     smallest = min(sides, key=lambda side: size_in_bytes(side[0]))
     recorded = {rank for call, ranks in sides if call is not smallest[0] for rank in ranks}
     smaller = {*smallest[1], *aborted} - recorded
     all_sides = [(call, tuple(sorted(smaller)) if call is smallest[0] else ranks) for call, ranks in sides]
     culprits = RankVote({rank: call.comparable for call, ranks in all_sides for rank in ranks}).suspects
-    explain = partial(explain_different_calls, run=run, root=root, sides=all_sides)
-    return [Hypothesis(explain, CERTAINTY, culprits)]
+    return [Hypothesis(partial(explain_different_calls, sides=all_sides), CERTAINTY, culprits)]
 
 
-def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) -> list[Hypothesis]:
+def _records_agree(table: CallTable, run: Remains, aborted: Ranks) -> list[Hypothesis]:
     """All records that are left agree: find what was sent, and the sender."""
-    sent_too_much = partial(explain_sent_too_much, run=run, root=root)
     # Calls of each rank in groups that it shares with all aborted ranks.
     calls_by_mate: dict[int, list[Call]] = {}
     for rank in table.ranks:
@@ -84,13 +81,11 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
     )
     is_whole = len({*calls_by_mate, *aborted}) == len(run.nodes) and not run.per_node
     if not calls_by_mate or (is_whole and not called):
-        return [Hypothesis(sent_too_much, CERTAINTY)]  # A send: no recorded call is so large.
+        return [Hypothesis(explain_sent_too_much, CERTAINTY)]  # A send: no recorded call is so large.
     if called and called.operation not in EQUAL_SIZES:
-        changed = _changed_its_size(table, run, root, called)
-        return [changed or Hypothesis(partial(sent_too_much, called=called), CERTAINTY)]
-    elsewhere = _stood_elsewhere(table, run, root, aborted) or _in_wrong_group(
-        table, run, root, calls_by_mate
-    )
+        changed = _changed_its_size(table, called)
+        return [changed or Hypothesis(partial(explain_sent_too_much, called=called), CERTAINTY)]
+    elsewhere = _stood_elsewhere(table, run, aborted) or _in_wrong_group(table, calls_by_mate)
     if elsewhere:
         return [elsewhere]
     if called:  # Of several groups that they share, the one in which it was sent.
@@ -106,19 +101,15 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
     expected_call = next(iter(expecting.values()), equal[0] if equal else None)
     if expected_call:
         agreeing = (*aborted, *(expecting or calls_by_mate))
-        explain = partial(
-            explain_unrecorded_sender, run=run, root=root, agreeing=agreeing, alike=expected_call
-        )
+        explain = partial(explain_unrecorded_sender, agreeing=agreeing, alike=expected_call)
         return [Hypothesis(explain, CERTAINTY)]
     together = tuple(sorted(calls_by_mate))
     if len(together) <= len(aborted):
         is_outvoted = is_whole and called and len(expected) == 1 and len(together) < len(aborted)
         culprits = together if is_outvoted else ()
-        larger = partial(
-            explain_larger, run=run, root=root, called=called, together=together, aborted=aborted
-        )
+        larger = partial(explain_larger, called=called, together=together, aborted=aborted)
         return [Hypothesis(larger, CERTAINTY, culprits)]
-    smaller = partial(explain_smaller, run=run, root=root, called=called, together=together, pairs=pairs)
+    smaller = partial(explain_smaller, called=called, together=together, pairs=pairs)
     return [Hypothesis(smaller, CERTAINTY, aborted)]
 
 
@@ -134,7 +125,7 @@ def _is_expected(table: CallTable, rank: int, call: Call, pairs: Sequence[tuple[
     return fits([expected for _, expected in pairs]) and not fits([sent for sent, _ in pairs])
 
 
-def _stood_elsewhere(table: CallTable, run: Remains, root: Error, aborted: Ranks) -> Hypothesis | None:
+def _stood_elsewhere(table: CallTable, run: Remains, aborted: Ranks) -> Hypothesis | None:
     """Return the one rank in another line than all others, which were in a call that no rank leaves alone."""
     frames = {error.rank: error.frame for error in run.errors if error.frame}
     stood = {rank.rank: rank.location for rank in table.ranks if rank.stacks.main}
@@ -148,15 +139,11 @@ def _stood_elsewhere(table: CallTable, run: Remains, root: Error, aborted: Ranks
     if not calls or not calls <= _OF_ALL:
         return None
     odd_line = vote.sides[1][0]
-    explain = partial(
-        explain_stood_elsewhere, run=run, root=root, odd_line=odd_line, usual_line=usual_line, calls=calls
-    )
+    explain = partial(explain_stood_elsewhere, odd_line=odd_line, usual_line=usual_line, calls=calls)
     return Hypothesis(explain, CERTAINTY, (odd,))
 
 
-def _in_wrong_group(
-    table: CallTable, run: Remains, root: Error, mates: Mapping[int, Sequence[Call]]
-) -> Hypothesis | None:
+def _in_wrong_group(table: CallTable, mates: Mapping[int, Sequence[Call]]) -> Hypothesis | None:
     """Return the only rank whose last call it had always made in one other group, and never in this one."""
     strays = []
     for rank, shared in mates.items():
@@ -171,14 +158,11 @@ def _in_wrong_group(
     if len(strays) != 1:
         return None
     call, usual_group = strays[0]
-    return Hypothesis(
-        partial(explain_wrong_group, run=run, root=root, call=call, usual_group=usual_group),
-        CERTAINTY,
-        (call.rank,),
-    )
+    explain = partial(explain_wrong_group, call=call, usual_group=usual_group)
+    return Hypothesis(explain, CERTAINTY, (call.rank,))
 
 
-def _changed_its_size(table: CallTable, run: Remains, root: Error, called: Call) -> Hypothesis | None:
+def _changed_its_size(table: CallTable, called: Call) -> Hypothesis | None:
     """In a call where each pair of ranks has a size of its own: the only rank that changed its size."""
     turns: dict[int, dict[int, Call]] = {}
     for call in table.calls:
@@ -189,13 +173,8 @@ def _changed_its_size(table: CallTable, run: Remains, root: Error, called: Call)
         sizes = {rank: (call.sizes, call.types) for rank, call in turn.items()}
         odd = [rank for rank, size in sizes.items() if size not in usual_sizes]
         if number >= USUALLY and len(usual_sizes) == 1 and len(odd) == 1 and len(turn) > 2:
-            explain = partial(
-                explain_changed_its_size,
-                run=run,
-                root=root,
-                call=turn[odd[0]],
-                usual=" ".join(usual_sizes.pop()),
-            )
+            usual = " ".join(usual_sizes.pop())
+            explain = partial(explain_changed_its_size, call=turn[odd[0]], usual=usual)
             return Hypothesis(explain, CERTAINTY, (odd[0],))
         usual_sizes |= set(sizes.values())
     return None
@@ -225,8 +204,9 @@ def _line(table: CallTable, rank: int, call: Call | None = None) -> str:
 
 
 def explain_different_calls(
-    table: CallTable, blamed: Ranks, run: Remains, root: Error, sides: Sequence[tuple[Call, Ranks]]
+    table: CallTable, blamed: Ranks, sides: Sequence[tuple[Call, Ranks]]
 ) -> Diagnosis:
+    _, root = failure_of(table)
     lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
     number = f"collective {sides[0][0].sequence} of its group"
     whys = {
@@ -239,25 +219,24 @@ def explain_different_calls(
     remedy = ""
     if not root.row or root.row.verdict is not Verdict.MISMATCH:
         remedy = "let all ranks call the same collectives with equal shapes, and lists of equal length"
-    return mismatch(run, root, sentence, whys, remedy, [*lines, f"rank {root.rank}: {root.message}"])
+    return mismatch(table, sentence, whys, remedy, [*lines, f"rank {root.rank}: {root.message}"])
 
 
 def explain_smaller(
     table: CallTable,
     blamed: Ranks,
-    run: Remains,
-    root: Error,
     called: Call | None,
     together: Ranks,
     pairs: Sequence[tuple[int, int]],
 ) -> Diagnosis:
+    _, root = failure_of(table)
     called_text = f"{called.operation} of {called.sizes} {called.types}" if called else ""
     others = f"the others' {called_text}" if called_text else "what the others called"
     others += _width(pairs)
     whys = {rank: f"it called something smaller than {others}{_line(table, rank)}" for rank in blamed}
     sentence = f"{ranks_in_words(whys)} did not call the same collective as {ranks_in_words(together)}"
     calls = [f"{ranks_in_words(together)} called {called_text}"] if called_text else []
-    return mismatch(run, root, sentence, whys, "", [*calls, f"rank {root.rank}: {root.message}"])
+    return mismatch(table, sentence, whys, "", [*calls, f"rank {root.rank}: {root.message}"])
 
 
 def _width(pairs: Sequence[tuple[int, int]]) -> str:
@@ -269,65 +248,55 @@ def _width(pairs: Sequence[tuple[int, int]]) -> str:
     return f" ({part} the bytes: a type of {part} the width, or a smaller shape)"
 
 
-def explain_sent_too_much(
-    table: CallTable, blamed: Ranks, run: Remains, root: Error, called: Call | None = None
-) -> Diagnosis:
+def explain_sent_too_much(table: CallTable, blamed: Ranks, called: Call | None = None) -> Diagnosis:
     """A rank aborted, and nothing shows whether it, the sender or a third rank is wrong."""
     remedy = _BOTH_ENDS
-    problem = ""
+    where = ""
     if called:  # In this call each pair of ranks has a size of its own.
-        problem = f" in {called.operation}"
+        where = f" in {called.operation}"
         remedy = "compare what the ranks pass as input and output sizes there: each pair must agree"
-    problem += f"{_line(table, root.rank)}: the records do not show whether it or the sender is wrong"
-    return mismatch(run, root, _sent_too_much(run, root) + problem, {}, remedy, [run.quoted(root)])
+    sentence = f"{_sent_too_much(table, where)}: the records do not show whether it or the sender is wrong"
+    return mismatch(table, sentence, {}, remedy)
 
 
-def explain_unrecorded_sender(
-    table: CallTable, blamed: Ranks, run: Remains, root: Error, agreeing: Ranks, alike: Call
-) -> Diagnosis:
+def explain_unrecorded_sender(table: CallTable, blamed: Ranks, agreeing: Ranks, alike: Call) -> Diagnosis:
     """The ``agreeing`` ranks called ``alike``, and another rank sent more than an aborted one expected."""
+    run, root = failure_of(table)
     others = [rank for rank in range(len(run.nodes)) if rank not in agreeing]
     subject = ranks_in_words(others) if others else "another rank"
     they = "they" if len(others) > 1 else "it"
-    problem = f"{_line(table, root.rank)}: the records do not show the sender; "
-    problem += f"{subject} left no record of what {they} called"
+    sentence = f"{_sent_too_much(table)}: the records do not show the sender; "
+    sentence += f"{subject} left no record of what {they} called"
     evidence = [f"of that size is {alike.arguments}, which is in the records that are left", run.quoted(root)]
-    return mismatch(run, root, _sent_too_much(run, root) + problem, {}, _BOTH_ENDS, evidence)
+    return mismatch(table, sentence, {}, _BOTH_ENDS, evidence)
 
 
 def explain_larger(
-    table: CallTable,
-    blamed: Ranks,
-    run: Remains,
-    root: Error,
-    called: Call | None,
-    together: Ranks,
-    aborted: Ranks,
+    table: CallTable, blamed: Ranks, called: Call | None, together: Ranks, aborted: Ranks
 ) -> Diagnosis:
     """The ranks ``together`` called something larger than the ``aborted`` ones expected."""
     did = f"called {called.arguments}" if called else "called something larger"
-    problem = f"{_line(table, root.rank)}; {ranks_in_words(together)} {did}"
-    problem += "" if blamed else ": the records do not show which of them is wrong"
+    sentence = f"{_sent_too_much(table)}; {ranks_in_words(together)} {did}"
+    sentence += "" if blamed else ": the records do not show which of them is wrong"
     whys = dict.fromkeys(blamed, f"it {did}, and {ranks_in_words(aborted)} expected less")
-    return mismatch(run, root, _sent_too_much(run, root) + problem, whys, _BOTH_ENDS, [run.quoted(root)])
+    return mismatch(table, sentence, whys, _BOTH_ENDS)
 
 
-def _sent_too_much(run: Remains, root: Error) -> str:
-    return f"{run.who(root.rank, root.inner)} was sent more than it expected"
+def _sent_too_much(table: CallTable, where: str = "") -> str:
+    run, root = failure_of(table)
+    return f"{run.who(root.rank, root.inner)} was sent more than it expected{where}{_line(table, root.rank)}"
 
 
-def explain_changed_its_size(
-    table: CallTable, blamed: Ranks, run: Remains, root: Error, call: Call, usual: str
-) -> Diagnosis:
+def explain_changed_its_size(table: CallTable, blamed: Ranks, call: Call, usual: str) -> Diagnosis:
+    run, _ = failure_of(table)
     why = f"it called {call.arguments}, collective {call.sequence} "
     why += f"of its group, and the others called it of {usual}, as it had before"
     sentence = f"rank {call.rank} on {run.node(call.rank)} did not bring what the others expected: {why}"
-    return mismatch(run, root, sentence, {call.rank: why})
+    return mismatch(table, sentence, {call.rank: why})
 
 
-def explain_wrong_group(
-    table: CallTable, blamed: Ranks, run: Remains, root: Error, call: Call, usual_group: str
-) -> Diagnosis:
+def explain_wrong_group(table: CallTable, blamed: Ranks, call: Call, usual_group: str) -> Diagnosis:
+    run, _ = failure_of(table)
     rank = table.of(call.rank)
     group, usual = (
         f"group {name} ({ranks_in_words(table.members(rank, name))})" for name in (call.group, usual_group)
@@ -336,20 +305,15 @@ def explain_wrong_group(
     why = f"it called {call.arguments}{line} in {group}, and always before in {usual}"
     sentence = f"rank {call.rank} on {run.node(call.rank)} used the wrong group: {why}"
     remedy = "does each rank pass the same group to that call, also after a branch on the rank or the step?"
-    return mismatch(run, root, sentence, {call.rank: why}, remedy, [run.quoted(root)])
+    return mismatch(table, sentence, {call.rank: why}, remedy)
 
 
 def explain_stood_elsewhere(
-    table: CallTable,
-    blamed: Ranks,
-    run: Remains,
-    root: Error,
-    odd_line: str,
-    usual_line: str,
-    calls: set[str],
+    table: CallTable, blamed: Ranks, odd_line: str, usual_line: str, calls: set[str]
 ) -> Diagnosis:
+    run, _ = failure_of(table)
     (rank,) = blamed
     operation = next(iter(calls)) if len(calls) == 1 else "collectives"
     why = f"it was at {short(odd_line)} where the others were in {operation} at {short(usual_line)}"
     sentence = f"rank {rank} on {run.node(rank)} did not call what the others called: {why}"
-    return mismatch(run, root, sentence, {rank: why})
+    return mismatch(table, sentence, {rank: why})

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
-from clusterrun.diagnosis.first_error import first_error
+from clusterrun.diagnosis.first_error import failure_of, first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
@@ -35,10 +35,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
     same = [error for error in others if _unnumbered(error) == _unnumbered(root)]
     if root.row and root.row.shared:
         # The rank that meets a full disk first is no culprit.
-        return [Hypothesis(partial(explain_file_system, run=run, root=root, same=same), CERTAINTY)]
+        return [Hypothesis(partial(explain_file_system, same=same), CERTAINTY)]
     everywhere = _everywhere(run, root, same)
     culprits = tuple(error.rank for error in everywhere or [root])
-    explain = partial(explain_error_in_rank, run=run, root=root, same=same, everywhere=everywhere)
+    explain = partial(explain_error_in_rank, same=same, everywhere=everywhere)
     return [Hypothesis(explain, CERTAINTY, culprits)]
 
 
@@ -58,13 +58,9 @@ def _everywhere(run: Remains, root: Error, same: list[Error]) -> list[Error]:
 
 
 def explain_error_in_rank(
-    table: CallTable,
-    blamed: Ranks,
-    run: Remains,
-    root: Error,
-    same: Sequence[Error],
-    everywhere: Sequence[Error],
+    table: CallTable, blamed: Ranks, same: Sequence[Error], everywhere: Sequence[Error]
 ) -> Diagnosis:
+    run, root = failure_of(table)
     cause = f": {root.row.cause}" if root.row else ""
     sentence = f"{run.who(root.rank, root.inner)} failed first{cause}"
     if everywhere:
@@ -79,10 +75,9 @@ def explain_error_in_rank(
     return _of_error(run, root, same, sentence, culprits[:MOST_CULPRITS])
 
 
-def explain_file_system(
-    table: CallTable, blamed: Ranks, run: Remains, root: Error, same: Sequence[Error]
-) -> Diagnosis:
+def explain_file_system(table: CallTable, blamed: Ranks, same: Sequence[Error]) -> Diagnosis:
     """The node is to blame, or what several nodes share; no rank is."""
+    run, root = failure_of(table)
     cause = root.row.cause if root.row else ""
     nodes = sorted({run.node(error.rank) for error in run.errors if error.row is root.row})
     where = f"on {nodes[0]}" if len(nodes) == 1 else f"that {', '.join(nodes[:MOST_NAMED])} use"

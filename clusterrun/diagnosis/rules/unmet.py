@@ -10,10 +10,8 @@ import re
 from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
-from clusterrun.diagnosis.first_error import first_error
+from clusterrun.diagnosis.first_error import failure_of, first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
-from clusterrun.diagnosis.printed_errors import Error
-from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
@@ -30,7 +28,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not run or run.state is State.COMPLETED or not root:
         return []
     if root.rank > 0 and not run.per_node and _SERVES in root.text:
-        return [Hypothesis(partial(explain_second_server, run=run, root=root), CERTAINTY, (root.rank,))]
+        return [Hypothesis(explain_second_server, CERTAINTY, (root.rank,))]
     if not root.row or root.row.verdict is not Verdict.NEVER_ARRIVED or is_timeout(root):
         return []
     reports = (match for error in run.errors if (match := _JOINED.search(error.text)))
@@ -38,23 +36,23 @@ def rule(table: CallTable) -> list[Hypothesis]:
     arrived, size = (int(joined[1]), int(joined[2])) if joined else (0, 0)
     silent = tuple(sorted({*range(len(run.nodes))} - {error.rank for error in run.errors}))
     is_known = not run.per_node and arrived != size and len(silent) == size - arrived
-    explain = partial(explain_unmet, run=run, root=root, arrived=arrived, size=size, remedy=root.row.remedy)
+    explain = partial(explain_unmet, arrived=arrived, size=size, remedy=root.row.remedy)
     return [Hypothesis(explain, CERTAINTY, silent if is_known else ())]
 
 
-def explain_second_server(table: CallTable, blamed: Ranks, run: Remains, root: Error) -> Diagnosis:
+def explain_second_server(table: CallTable, blamed: Ranks) -> Diagnosis:
+    run, root = failure_of(table)
     at = f" at {short(root.frame)}" if root.frame else ""
     why = f"it opens the store of all ranks, as rank 0 alone does{at}, and its port is taken"
     sentence = f"{run.who(root.rank)} says perhaps that it is rank 0: {why}"
     remedy = "leave RANK as it is, and give init_process_group no rank: it takes it from there; if it opens "
     remedy += "a store of its own, another process has that port; a script that starts its ranks itself "
     remedy += "(mp.spawn) runs once per node: --per-node"
-    return mismatch(run, root, sentence, {root.rank: why}, remedy, [f"{run.name(root.rank)}: {root.message}"])
+    return mismatch(table, sentence, {root.rank: why}, remedy, [f"{run.name(root.rank)}: {root.message}"])
 
 
-def explain_unmet(
-    table: CallTable, blamed: Ranks, run: Remains, root: Error, arrived: int, size: int, remedy: str
-) -> Diagnosis:
+def explain_unmet(table: CallTable, blamed: Ranks, arrived: int, size: int, remedy: str) -> Diagnosis:
+    run, root = failure_of(table)
     counts = f": {arrived} of {size} came" if size else ""
     sentence = f"ranks did not meet in init_process_group{counts}"
     if blamed:

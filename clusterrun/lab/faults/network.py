@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import re
+from collections.abc import Iterable
 
 from clusterrun.lab.faults.kinds import FaultType
 from clusterrun.lab.namespaces import LabError
@@ -24,18 +26,16 @@ QUEUE_PACKETS = 100
 
 
 def cut(site: LabSite, fault: Fault) -> Fault:
-    number = str(_free_rule(site))
+    number = _free(site.state.faults, "rule", FIRST_RULE, RULES_APART)
     for offset, selector in enumerate(_selectors(site, fault)):
         site.router("ip", "rule", "add", "pref", str(int(number) + offset), *selector, "blackhole")
     return fault.with_details(rule=number)
 
 
-def _free_rule(site: LabSite) -> int:
-    taken = {int(fault.get("rule")) for fault in site.state.faults if fault.get("rule")}
-    number = FIRST_RULE
-    while number in taken:
-        number += RULES_APART
-    return number
+def _free(faults: Iterable[Fault], detail: str, first: int = 1, apart: int = 1) -> str:
+    """Return the first number that none of ``faults`` has as this detail."""
+    taken = {fault.get(detail) for fault in faults}
+    return next(number for number in map(str, itertools.count(first, apart)) if number not in taken)
 
 
 def _selectors(site: LabSite, fault: Fault) -> list[list[str]]:
@@ -109,8 +109,7 @@ def slow_link(site: LabSite, fault: Fault) -> Fault:
     site.first(fault.get("to"))
     rate, burst = _rate(fault)
     _refuse_beside(site, fault, "slow")
-    taken = {int(fault.get("number")) for fault in site.state.faults if fault.kind == "slow-link"}
-    number = next(number for number in range(1, len(taken) + 2) if number not in taken)
+    number = int(_free((other for other in site.state.faults if other.kind == "slow-link"), "number"))
     for cable, sender in _ways(site, fault):
         if not _pairs_at(site, cable):
             site.router("tc", "qdisc", "replace", "dev", cable, "root", "handle", "1:", "htb", "default", "0")
@@ -188,8 +187,7 @@ def _drop(site: LabSite, fault: Fault, steps: list[tuple[int, int, bool | None]]
         _on_cable(site, fault, "qdisc", "replace", "root", "handle", "1:", "htb", "default", "0")
         _on_cable(site, fault, "class", "add", "parent", "1:", "classid", "1:1", "htb", "rate", "10gbit")
         _on_cable(site, fault, "qdisc", "add", "parent", "1:1", "blackhole")
-    taken = {int(other.get("number")) for other in _droppers(site, fault)}
-    number = str(next(number for number in range(1, len(taken) + 2) if number not in taken))
+    number = _free(_droppers(site, fault), "number")
     lines = []
     for index, (instruction, operand, value) in enumerate(steps):
         away = len(steps) - index
@@ -234,7 +232,7 @@ def flap(site: LabSite, fault: Fault) -> Fault:
     if not (down.isdigit() and every.isdigit() and 0 < int(down) < int(every)):
         message = f"--down {down} --every {every} are not durations"
         raise BadInput(message, "whole seconds, as in --down 4 --every 10")
-    number = str(_free_rule(site))
+    number = _free(site.state.faults, "rule", FIRST_RULE, RULES_APART)
     command = [number, site.host(fault.host).address, down, str(int(every) - int(down))]
     start = 'setsid sh -c "$0" sh "$@" </dev/null >/dev/null 2>&1 & echo $!'
     process = site.router("sh", "-c", start, _FLAPPING, *command).strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import fcntl
 import os
 import socket
@@ -19,8 +20,6 @@ _INFINIBAND = "32"
 
 def interfaces() -> tuple[Interface, ...]:
     """Return one entry per address of each active interface, including the loopback."""
-    import array
-
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         room = array.array("B", bytes(_MOST * _ENTRY))
         request = struct.pack("iL", len(room), room.buffer_info()[0])
