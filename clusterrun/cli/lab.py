@@ -21,7 +21,6 @@ from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.hostlist import expand
 from clusterrun.reports.view import INTEGER, TEXT, Kind, View, ViewField, by_name, many
 
-HELP = {"help_option_names": ["-h", "--help"]}
 NAME = click.Option(
     ["--name"], default="lab", show_default=True, help="Name of the lab. Several labs may be up."
 )
@@ -60,7 +59,7 @@ LAB_STATUS = View(
 )
 
 
-@click.group(context_settings=HELP)
+@click.group()
 def lab() -> None:
     """A real Slurm cluster on this one machine, with faults on demand.
 
@@ -75,7 +74,7 @@ def lab() -> None:
     """
 
 
-@lab.command(context_settings=HELP, params=[NAME])
+@lab.command(params=[NAME])
 @click.option("--nodes", default=4, show_default=True, help="Number of nodes.")
 @click.option("--gpus", default=8, show_default=True, help="GPUs per node.")
 @click.option("--cpus", default=16, show_default=True, help="CPUs per node in slurm.conf.")
@@ -110,7 +109,7 @@ def _pair(setting: str) -> tuple[str, str]:
     return key, value
 
 
-@lab.command(context_settings=HELP, params=[NAME])
+@lab.command(params=[NAME])
 def down(name: str) -> None:
     """End a lab, also after a crash or a reboot. Safe at any time.
 
@@ -122,7 +121,7 @@ def down(name: str) -> None:
     say(f"the lab {name!r} is gone" if Lab(name, say).down(collected=True) else f"there was no lab {name!r}")
 
 
-@lab.command(context_settings=HELP)
+@lab.command()
 @click.option("--name", default="", help="Only this lab.  [default: all that are up]")
 @json_option
 def status(name: str, as_json: bool) -> None:
@@ -176,7 +175,7 @@ def _text(lab: Lab, state: LabState, states: dict[str, str]) -> list[str]:
     return [head, *odd[:20], *faults, f"  SLURM_CONF={lab.slurm_conf}"]
 
 
-@lab.command("exec", context_settings={**HELP, "ignore_unknown_options": True}, params=[NAME])
+@lab.command("exec", context_settings={"ignore_unknown_options": True}, params=[NAME])
 @click.option("--host", default=LOGIN, show_default=True, help="login, ctl or a node.")
 @click.option("--user", default="", help="Run as this user. Every lab has alice and bob.")
 @click.argument(
@@ -199,7 +198,7 @@ def exec_(name: str, host: str, user: str, argv: tuple[str, ...]) -> None:
     os.execvpe(prefix[0], [*prefix, *argv], environment)
 
 
-@lab.command(context_settings=HELP)
+@lab.command()
 @click.option("--accounting", is_flag=True, help="Also the packages for `lab up --accounting`.")
 @click.option("--roots", "with_roots", is_flag=True, help="Also the packages for `lab root make`.")
 @click.option("--dry-run", is_flag=True, help="Only print the commands.")
@@ -219,7 +218,7 @@ def install(accounting: bool, with_roots: bool, dry_run: bool) -> None:
         click.echo(shlex.join(argv))
 
 
-@lab.group(context_settings=HELP)
+@lab.group()
 def root() -> None:
     """Other releases of Slurm, each in a folder with its own distribution.
 
@@ -230,7 +229,7 @@ def root() -> None:
     """
 
 
-@root.command("make", context_settings=HELP)
+@root.command("make")
 @click.argument("suite", type=click.Choice(tuple(roots.SUITES)))
 @click.option("--mirror", default="", help="Mirror of the packages (default: that of debootstrap).")
 def make_root(suite: str, mirror: str) -> None:
@@ -243,7 +242,7 @@ def make_root(suite: str, mirror: str) -> None:
     say(f"{suite} with Slurm {roots.make(suite, mirror, say)} is ready")
 
 
-@root.command("list", context_settings=HELP)
+@root.command("list")
 def list_roots() -> None:
     """Show the releases that `lab up --slurm` can start.
 
@@ -255,7 +254,7 @@ def list_roots() -> None:
         click.echo(f"{version}\t{path}")
 
 
-@root.command("remove", context_settings=HELP)
+@root.command("remove")
 @click.argument("suite", type=click.Choice(tuple(roots.SUITES)))
 def remove_root(suite: str) -> None:
     """Delete a fetched suite.
@@ -270,7 +269,7 @@ def remove_root(suite: str) -> None:
 # --- faults: a command for each kind, and heal ---
 
 
-@lab.group(context_settings=HELP)
+@lab.group()
 def fault() -> None:
     """Break something in a lab, or heal it.
 
@@ -339,7 +338,7 @@ def _add(
     lines = "".join(f"  clusterrun lab fault {name} {lab}".rstrip() + "\n" for lab in examples)
     description += f"\n\n\b\nExamples:\n{lines}"
     does = does or partial(_apply, name)
-    fault.add_command(click.Command(name, HELP, does, params=[of, *options, NAME], help=description))
+    fault.add_command(click.Command(name, callback=does, params=[of, *options, NAME], help=description))
 
 
 _PROCESS = _option("--process", "One process only: its id there, its name, or a part of its command line.")

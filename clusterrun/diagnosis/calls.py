@@ -526,18 +526,7 @@ def of_remains(remains: Remains) -> CallTable:
 
 
 def _of_record(rank: RankSnapshot, record: Record) -> Call:
-    return Call(
-        rank=rank.rank,
-        group=record.group,
-        sequence=record.sequence,
-        operation=record.operation,
-        sizes=record.sizes,
-        types=record.types,
-        done=record.done,
-        at=record.at,
-        begun=record.begun,
-        by_thread=record.by_thread,
-    )
+    return Call(rank=rank.rank, **vars(record))  # large jobs have many: ``fields`` takes longer
 
 
 def with_tag(tag: int) -> str:

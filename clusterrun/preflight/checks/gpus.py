@@ -20,16 +20,7 @@ from clusterrun.preflight.untrusted import number, rows, strings, text
 NAME = "gpus"
 # Each call loads the driver again without persistence mode: 30 s with 8 GPUs (Azure/aks-gpu#105).
 LIMIT = 60.0
-LATE = Finding(
-    NAME,
-    Grade.FAIL,
-    "nvidia-smi gave no answer",
-    "the driver or a GPU hangs: look for Xid in dmesg, then reboot the node",
-)
 PERSISTENCE = "turn persistence mode on: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"
-LATE_EVERYWHERE = Finding(
-    NAME, Grade.WARN, f"nvidia-smi gave no answer within {LIMIT:g} s on any node", PERSISTENCE
-)
 # GPUs, each with the driver's number.
 Numbered = list[tuple[int, dict[str, object]]]
 _NO_SUCH_PROGRAM = 127
@@ -45,6 +36,17 @@ _REMEDIES = (
     ("NVML: Unknown Error", "in a container: start it again, it lost its devices; else reboot the node"),
     ("No devices were found", "dmesg | grep NVRM on the node says why no GPU started; switch it off and on"),
 )
+
+
+def unanswered(name: str, program: str, limit: float, traces: str, remedy: str) -> tuple[Finding, Finding]:
+    """Return the findings for a program that does not respond: on one node, and on every node."""
+    message = f"{program} gave no answer within {limit:g} s"
+    hangs = f"the driver or a GPU hangs: look for {traces} in dmesg, then reboot the node"
+    everywhere = Finding(name, Grade.WARN, f"{message} on any node", remedy)
+    return Finding(name, Grade.FAIL, message, hangs), everywhere
+
+
+LATE, LATE_EVERYWHERE = unanswered(NAME, "nvidia-smi", LIMIT, "Xid", PERSISTENCE)
 
 
 def probe(request: RunNeeds) -> object:
@@ -131,14 +133,6 @@ def _fault(request: RunNeeds, reading: object) -> tuple[str, str]:
     why = "".join(f"; {message}" for message in strings(reading, "complaints"))
     remedy = "nvidia-smi -L and dmesg | grep -i xid on the node; reseat or replace the missing GPU"
     return f"the driver sees {count} of {required} GPUs{why}", remedy
-
-
-def unanswered(name: str, program: str, limit: float, traces: str, remedy: str) -> tuple[Finding, Finding]:
-    """Return the findings for a program that does not respond: on one node, and on every node."""
-    message = f"{program} gave no answer within {limit:g} s"
-    hangs = f"the driver or a GPU hangs: look for {traces} in dmesg, then reboot the node"
-    everywhere = Finding(name, Grade.WARN, f"{message} on any node", remedy)
-    return Finding(name, Grade.FAIL, message, hangs), everywhere
 
 
 def memory_in_use(gpu: Mapping[str, object], limits: Mapping[str, float]) -> tuple[Grade, str]:
