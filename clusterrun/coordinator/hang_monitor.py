@@ -26,25 +26,25 @@ class HangMonitor(RunPart):
         super().__init__(shared)
         self._live = live
         nodes = [(member.node, member.name) for member in self._membership.world]
-        self._detector = HangDetector(self._orders, live.epoch, nodes, now.steady, now.wall)
+        self._detector = HangDetector(self._orders, nodes, now.steady)
 
     def wakes_at(self) -> float | None:
         return self._detector.wakes_at()
 
     def tick(self, now: Now) -> EndAsked | None:
-        return self._carry_out(now, self._detector.tick(now.steady, now.wall))
+        return self._carry_out(now, self._detector.tick(now))
 
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> EndAsked | None:
         if isinstance(message, SidecarEnded):
             return self.lost(now, member, message.why)
-        orders = self._detector.on_answer(now.steady, now.wall, member.node, message.number, message.body)
+        orders = self._detector.on_answer(now, member.node, message.number, message.body)
         return self._carry_out(now, orders)
 
     def lost(self, now: Now, member: Member, why: str) -> EndAsked | None:
-        return self._carry_out(now, self._detector.lost(now.steady, now.wall, member.node, why))
+        return self._carry_out(now, self._detector.lost(now, member.node, why))
 
     def asked(self, now: Now, event: ClientAsked) -> EndAsked | None:
-        return self._carry_out(now, self._detector.on_request(now.steady, now.wall, event.name, event.body))
+        return self._carry_out(now, self._detector.on_request(now, event.name, event.body))
 
     def explained(self, now: Now, end: RunOutcome) -> RunOutcome:
         """Return ``end``, with the time that no rank has made progress if a time limit ended such a run."""
@@ -57,7 +57,7 @@ class HangMonitor(RunPart):
         return replace(end, reason=reason)
 
     def over(self, now: Now, completed: bool) -> None:
-        self._carry_out(now, self._detector.over(now.steady, now.wall, completed))
+        self._carry_out(now, self._detector.over(now.steady, completed))
 
     def _carry_out(self, now: Now, orders: Iterable[object]) -> EndAsked | None:
         end = None

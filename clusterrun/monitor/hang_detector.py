@@ -39,6 +39,7 @@ from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Orders
 from clusterrun.monitor.inner_worlds import InnerWorlds
+from clusterrun.runtime.machine_events import Now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,14 +122,12 @@ Names = Mapping[int, str]
 class Collection:
     """A look of ``seconds`` at all of ``nodes``, with the answers and the deadline."""
 
-    def __init__(
-        self, number: int, nodes: Names, mute: Names, now: float, wall: float, seconds: float
-    ) -> None:
+    def __init__(self, number: int, nodes: Names, mute: Names, now: Now, seconds: float) -> None:
         self.number, self.seconds = number, seconds
-        self.overdue_at = now + seconds + ANSWER_SECONDS
+        self.overdue_at = now.steady + seconds + ANSWER_SECONDS
         self.answers: dict[int, Collected] = {}
         self.mute = dict(mute)
-        self._nodes, self._wall = nodes, wall
+        self._nodes, self._wall = nodes, now.wall
 
     def asks(self, size: int) -> list[HangDetectorAction]:
         records = MANY_RECORDS if size <= FEW_RANKS else LookOptions().records
@@ -174,9 +173,7 @@ class HangDetector:
     ``nodes`` are the nodes that train, in rank order: number in the allocation, and name.
     """
 
-    def __init__(
-        self, orders: Orders, epoch: int, nodes: Sequence[tuple[int, str]], now: float, wall: float
-    ) -> None:
+    def __init__(self, orders: Orders, nodes: Sequence[tuple[int, str]], now: float) -> None:
         self._watch = orders.watch
         self._nodes = {number: _WatchedNode(name, now) for number, name in nodes}
         self._size = len(self._nodes) * orders.ranks_per_node
@@ -197,26 +194,24 @@ class HangDetector:
         self._looks = 0
         self._names: list[str] = []
 
-    def on_answer(
-        self, now: float, wall: float, node: int, number: int, body: str
-    ) -> list[HangDetectorAction]:
+    def on_answer(self, now: Now, node: int, number: int, body: str) -> list[HangDetectorAction]:
         watched = self._nodes.get(node)
         if watched is None:
             return []
         try:
             message = json.loads(body)
             if "digest" in message:
-                return self._digest(now, node, watched, decode(Digest, message["digest"]))
+                return self._digest(now.steady, node, watched, decode(Digest, message["digest"]))
             if "collected" in message and self._round and number == self._round.number:
                 self._round.answers[node] = decode(Collected, message["collected"])
-                return self._looked(now, wall)
+                return self._looked(now)
             if "refused" in message and self._round and number == self._round.number:
-                return self.lost(now, wall, node, str(message["refused"]))
+                return self.lost(now, node, str(message["refused"]))
         except (ValueError, TypeError, RecursionError, BadDocument) as error:
             return [Warn(f"the observer on {watched.name} sent a message that cannot be read: {error}")]
         return []
 
-    def lost(self, now: float, wall: float, node: int, why: str) -> list[HangDetectorAction]:
+    def lost(self, now: Now, node: int, why: str) -> list[HangDetectorAction]:
         if node in self._nodes:
             self._nodes[node].mute = why
         if self._round is None:
@@ -228,29 +223,29 @@ class HangDetector:
             name = self._nodes[node].name
             self._pulses.update({key: (at, replace(pulse, state="")) for key, (at, pulse) in own.items()})
             ended = [RankSnapshot(rank, name, ProcessSample(own[node, rank][1].pid, "")) for _, rank in own]
-            self._round.answers[node] = Collected(name, wall, tuple(ended))
-        return self._looked(now, wall)
+            self._round.answers[node] = Collected(name, now.wall, tuple(ended))
+        return self._looked(now)
 
-    def on_request(self, now: float, wall: float, name: str, body: str) -> list[HangDetectorAction]:
+    def on_request(self, now: Now, name: str, body: str) -> list[HangDetectorAction]:
         """Handle a user's request. The answer is ``name``.json; ``top`` reads the observers' files."""
         if name.startswith(contract.TOP_ASK):
             return [AskObserver(node, 0, body) for node in self._nodes]
         self._names.append(name)
         waits = self._round is not None or self._look_at is not None
-        return [] if waits else self._look(now, wall, FIRST_LOOK)
+        return [] if waits else self._look(now, FIRST_LOOK)
 
-    def tick(self, now: float, wall: float) -> list[HangDetectorAction]:
-        if self._round is not None and now >= self._round.overdue_at:
-            return self._judge(now, wall)
+    def tick(self, now: Now) -> list[HangDetectorAction]:
+        if self._round is not None and now.steady >= self._round.overdue_at:
+            return self._judge(now)
         if self._look_at is not None:
-            return self._look(now, wall, LONG_LOOK) if now >= self._look_at else []
-        if self._round is None and self._stall_due(now):
+            return self._look(now, LONG_LOOK) if now.steady >= self._look_at else []
+        if self._round is None and self._stall_due(now.steady):
             self._stalled, self._again_at = True, None
             self._names.append(OWN)
-            return self._look(now, wall, FIRST_LOOK)
+            return self._look(now, FIRST_LOOK)
         return []
 
-    def over(self, now: float, wall: float, completed: bool) -> list[HangDetectorAction]:
+    def over(self, now: float, completed: bool) -> list[HangDetectorAction]:
         if not completed or self._inner_worlds.exist:
             return []
         return self._instead(self._together.warning, self._together.over(now))
@@ -385,18 +380,18 @@ class HangDetector:
             return False
         return True
 
-    def _look(self, now: float, wall: float, seconds: float) -> list[HangDetectorAction]:
+    def _look(self, now: Now, seconds: float) -> list[HangDetectorAction]:
         self._number += 1
         self._look_at = None
         names = {number: watched.name for number, watched in self._nodes.items()}
         mute = {number: watched.mute for number, watched in self._nodes.items() if watched.mute}
-        self._round = Collection(self._number, names, mute, now, wall, seconds)
-        return self._judge(now, wall) if self._round.complete else self._round.asks(self._size)
+        self._round = Collection(self._number, names, mute, now, seconds)
+        return self._judge(now) if self._round.complete else self._round.asks(self._size)
 
-    def _looked(self, now: float, wall: float) -> list[HangDetectorAction]:
-        return self._judge(now, wall) if self._round is not None and self._round.complete else []
+    def _looked(self, now: Now) -> list[HangDetectorAction]:
+        return self._judge(now) if self._round is not None and self._round.complete else []
 
-    def _judge(self, now: float, wall: float) -> list[HangDetectorAction]:
+    def _judge(self, now: Now) -> list[HangDetectorAction]:
         if self._round is None:
             return []
         # The first look loads the rules, not every coordinator: they take 15 ms.
@@ -404,16 +399,18 @@ class HangDetector:
         from clusterrun.diagnosis.decide import decide
 
         looked, self._round = self._round, None
-        stalled = now - self._moved_at if self._stalled else 0.0
-        case = looked.case(self._size, stalled, now - self._begun_at)
+        stalled = now.steady - self._moved_at if self._stalled else 0.0
+        since_begun = now.steady - self._begun_at
+        case = looked.case(self._size, stalled, since_begun)
         case = replace(case, since_begun=0.0) if self._know_less(case.ranks) else case
-        if stalled and case.newest > wall - stalled + SLACK:
+        if stalled and case.newest > now.wall - stalled + SLACK:
             # A collective was begun since then. Its digest has not arrived yet.
-            self._moved_at, self._stalled, stalled = now - max(0.0, wall - case.newest), False, 0.0
-            case = looked.case(self._size, stalled, now - self._begun_at)
+            self._moved_at = now.steady - max(0.0, now.wall - case.newest)
+            self._stalled, stalled = False, 0.0
+            case = looked.case(self._size, stalled, since_begun)
         if stalled and self._has_moved(case.ranks):
-            self._moved_at, self._stalled, stalled = now, False, 0.0
-            case = looked.case(self._size, stalled, now - self._begun_at)
+            self._moved_at, self._stalled, stalled = now.steady, False, 0.0
+            case = looked.case(self._size, stalled, since_begun)
         if OWN in self._names and (not stalled or self._too_early(case)):
             self._names.remove(OWN)
             if not self._names:
@@ -423,13 +420,13 @@ class HangDetector:
         if not judged.certain and (looked.seconds < LONG_LOOK or (judged.later and self._looks < MOST_LOOKS)):
             pause = min(judged.later, MOST_LATER) - LONG_LOOK
             if pause <= 0:
-                return self._look(now, wall, LONG_LOOK)
-            self._look_at = now + pause
+                return self._look(now, LONG_LOOK)
+            self._look_at = now.steady + pause
             return []
         # A run that moved during the look does not hang.
         names = [name for name in self._names if stalled or name != OWN]
         self._names, self._looks = [], 0
-        diagnosis = replace(judged.diagnosis, at=wall)
+        diagnosis = replace(judged.diagnosis, at=now.wall)
         text = json.dumps(encode(diagnosis), indent=1) + "\n"
         saved: list[HangDetectorAction] = [Save(f"{name}.json", text) for name in names]
         return saved + (self._consequences(diagnosis, stalled, judged.later) if OWN in names else [])

@@ -30,7 +30,7 @@ class Says:
     def __init__(self, *ticks: list[Any]) -> None:
         self.ticks = list(ticks)
 
-    def tick(self, now: float, wall: float) -> list[Any]:
+    def tick(self, now: Now) -> list[Any]:
         return self.ticks.pop(0)
 
 

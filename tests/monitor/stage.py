@@ -22,6 +22,7 @@ from clusterrun.model.orders import Orders, WatchOrders
 from clusterrun.model.paths import RunPaths
 from clusterrun.monitor.hang_detector import AskObserver, EndAttempt, HangDetector, Save, Warn
 from clusterrun.monitor.rank_instrumentation import instrumented, write_hooks
+from clusterrun.runtime.machine_events import Now
 
 if TYPE_CHECKING:
     from clusterrun.monitor.hang_detector import HangDetectorAction
@@ -46,6 +47,10 @@ def until(condition: Callable[[], Any], what: str, seconds: float = LIMIT) -> An
             return value
         time.sleep(0.02)
     raise AssertionError(f"waited {seconds} s in vain for: {what}")
+
+
+def _now() -> Now:
+    return Now(time.monotonic(), time.time())
 
 
 class Node:
@@ -102,7 +107,7 @@ class Stage:
             pids = {str(r): self.ranks[r].pid for r in range(node.number * each, (node.number + 1) * each)}
             node.ask(0, json.dumps({"ranks": pids, "epoch": 0}))
         names = [(node.number, node.name) for node in self.nodes]
-        self.detector = HangDetector(self.orders, 0, names, time.monotonic(), time.time())
+        self.detector = HangDetector(self.orders, names, time.monotonic())
 
     def _ranks(self) -> list[subprocess.Popen[bytes]]:
         with socket.socket() as held:
@@ -150,10 +155,10 @@ class Stage:
         """Let everybody speak once."""
         for node in self.nodes:
             for number, body in node.said():
-                self._do(self.detector.on_answer(time.monotonic(), time.time(), node.number, number, body))
+                self._do(self.detector.on_answer(_now(), node.number, number, body))
         wakes_at = self.detector.wakes_at()
         if wakes_at is not None and wakes_at <= time.monotonic():
-            self._do(self.detector.tick(time.monotonic(), time.time()))
+            self._do(self.detector.tick(_now()))
 
     def _do(self, actions: list[HangDetectorAction]) -> None:
         for action in actions:
@@ -168,7 +173,7 @@ class Stage:
 
     def diagnosis(self, name: str = "asked") -> Diagnosis:
         """Ask as a context does, and wait for the answer."""
-        self._do(self.detector.on_request(time.monotonic(), time.time(), name, "{}"))
+        self._do(self.detector.on_request(_now(), name, "{}"))
         return self.saved(name)
 
     def saved(self, name: str) -> Diagnosis:
