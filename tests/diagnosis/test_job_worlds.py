@@ -416,6 +416,19 @@ def test_a_late_rank_that_shows_progress_is_named_and_not_blamed(
     assert bool(judgement.diagnosis.culprits) == (verdict is Verdict.NEVER_ARRIVED)
 
 
+@pytest.mark.parametrize(("moved", "expected"), [(True, Verdict.NOTHING), (False, Verdict.UNDETERMINED)])
+def test_a_rank_that_counts_is_no_fault_if_earlier_looks_saw_the_job_move(
+    moved: bool, expected: Verdict
+) -> None:
+    history = JobHistory()
+    rank = replace(sampled(3, stack=LOADS, idle=0.2), numbers=("i=2",), before=("i=0",))
+    ranks = [*(sampled(number, moved=moved) for number in range(3)), rank]
+    diagnose_looks(looks(*ranks), (), history)
+    still = [replace(seen, snapshot=replace(seen.snapshot, moved=False, clock=NOW + 25)) for seen in ranks]
+    diagnosis = diagnose_looks(looks(*still), (), history).diagnosis
+    assert (diagnosis.verdict, "i=0 to 2" in diagnosis.message) == (expected, True)
+
+
 def test_a_busy_rank_that_could_count_is_named_only_after_it_was_seen_to_stay() -> None:
     history = JobHistory()
     late = replace(sampled(3, stack=EVALUATES, busy=1.0, idle=0.0), numbers=("i=3",), before=("i=3",))

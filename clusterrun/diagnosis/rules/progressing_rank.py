@@ -40,7 +40,11 @@ def explain(table: CallTable, blamed: Ranks, late: Sequence[RankSnapshot]) -> Di
     else:
         counts = "; ".join(dict.fromkeys(count for rank in late for count in rank.counts))
         does = f"still work{verb_s(ranks)} ({counts or 'data or events arrive'})"
-        verdict = Verdict.UNDETERMINED
-        remedy = "does that work end in time? If not, let all ranks share the work, or raise the time-out"
+        if table.outside:
+            # The looks saw the job make progress, so this rank is the last one of a step.
+            does += "; earlier looks saw all ranks move"
+        else:
+            verdict = Verdict.UNDETERMINED
+            remedy = "does that work end in time? If not, let all ranks share the work, or raise the time-out"
     sentence = f"the others wait for {ranks_in_words(ranks)}, which {does}"
     return Diagnosis(verdict, sentence, (), (), (*waited(table), *reasons(table, ranks)), remedy)
