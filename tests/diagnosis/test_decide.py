@@ -554,6 +554,9 @@ def test_the_report_asks_about_a_subgroup_if_few_arrived_and_the_others_share_a_
     assert result.remedy.endswith(
         "or is all_reduce at train.py:11 (step) called by rank 0 only, where every rank must call it?"
     )
+    loading = verdict(waiter(0), *(rank(number, stack=LOADER) for number in (1, 2, 3)))
+    assert [culprit.rank for culprit in loading.culprits] == [1, 2, 3]
+    assert "rank 0 only" not in loading.remedy
 
 
 def test_a_call_is_not_taken_for_that_of_one_rank_if_others_show_no_record_but_are_in_it() -> None:

@@ -1089,6 +1089,13 @@ def test_the_statement_at_which_a_rank_parted_from_all_others_is_named(
     assert ("in line 57" in diagnosis.remedy) == ("57" in usual)
 
 
+def test_the_branch_of_one_half_of_the_ranks_is_shown_without_blame() -> None:
+    ranks = [in_turn(rank, "line 50, if 50 True, line 51", call=EVERYBODY) for rank in (0, 2)]
+    ranks += [in_turn(rank, "line 50, if 50 False, line 53", stack=BARRIER) for rank in (1, 3)]
+    diagnosis = verdict(*ranks)
+    assert (diagnosis.culprits, "in the branch at train.py:50 (main)" in diagnosis.message) == ((), True)
+
+
 def test_ranks_that_reduce_what_a_lightning_module_logs_are_shown() -> None:
     result = f"{LIBRARY}/lightning/pytorch/trainer/connectors/logger_connector/result.py:248 compute"
     logging = [sampled(rank, stack=(BARRIER[0], result, *LINE)) for rank in (0, 1, 3)]

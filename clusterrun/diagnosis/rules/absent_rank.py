@@ -147,7 +147,7 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
     ]
     remedies = list(dict.fromkeys(reason(rank).remedy for rank in ranks))[:MOST_LINES]
     places = {rank.location.line for rank in ranks}
-    is_held = any(rank.works or rank.state in STOPPED for rank in ranks)
+    is_held = any(rank.works or rank.state in STOPPED or rank.location.doing is Doing.DATA for rank in ranks)
     has_all = len(table.waits) + len(ranks) == len(table.living)
     is_of_few = has_all and 0 < len(table.waits) <= len(ranks)
     if is_of_few and len(places) == 1 and "" not in places and not is_held and not ranks[0].stacks.loop:

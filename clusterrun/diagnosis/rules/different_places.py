@@ -119,8 +119,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
     certainty = CERTAINTY if odd else UNDECIDED
     left = odd or ahead
     parting = _parting(table, left)
-    if not parting and not any(table.of(rank).stacks.block for rank in left):
-        parting = _branch(table, left)
+    for ranks in [left] if left else [ranks for _, ranks in vote.sides]:
+        if not parting and not any(table.of(rank).stacks.block for rank in ranks):
+            left, parting = ranks, _branch(table, ranks)
     if left and not parting:
         others = tuple(rank for rank in living if rank not in left)
         their_parting = _parting(table, others)
