@@ -140,12 +140,13 @@ class Run:
         Iterate over them, or print them. The iterator continues to the end of the run if ``follow`` is true.
         ``stream`` is "out", "err" or "both"; ``tail`` is per rank and stream.
         """
-        from clusterrun.operations.logs import LogRequest, RunLogs
+        from clusterrun.logs.attempt_logs import LogSelection
+        from clusterrun.operations.logs import RunLogs
 
         if stream not in ("both", "out", "err"):
             raise BadInput(f"stream: {stream!r} is not out, err or both", "leave it out for both")
-        request = LogRequest(_ranks(ranks), stream, _whole("tail", tail), _whole("attempt", attempt))
-        reader = RunLogs(self._context, self.run_id, request)
+        wanted = LogSelection(_ranks(ranks), stream, _whole("tail", tail), _whole("attempt", attempt))
+        reader = RunLogs(self._context, self.run_id, wanted)
 
         def lines(follow: bool) -> Iterator[str]:
             from clusterrun.logs.format import headed

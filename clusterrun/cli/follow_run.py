@@ -43,9 +43,9 @@ def follow_to_end(
                 return exit_code(status)
         if follow:
             from clusterrun.cli.log_output import print_following
-            from clusterrun.operations.logs import LogRequest, RunLogs
+            from clusterrun.operations.logs import RunLogs
 
-            reader = RunLogs(context, record.run_id, LogRequest(), say)
+            reader = RunLogs(context, record.run_id, tell=say)
             print_following(reader)
             status = reader.watch.look()
         else:

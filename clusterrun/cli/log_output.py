@@ -20,7 +20,7 @@ from clusterrun.operations.logs import RunLogs
 def print_following(logs: RunLogs, fold: bool = False, line_filter: LineFilter | None = None) -> None:
     line_filter = line_filter or LineFilter()
     try:
-        for data in _shown(line_filter(logs.following(line_filter.exact)), logs, fold, line_filter.as_is):
+        for data in _shown(line_filter(logs.following()), logs, fold, line_filter.as_is):
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
     except BrokenPipeError:  # exit code 0 would report that the run ended well

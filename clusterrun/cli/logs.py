@@ -9,7 +9,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.log_output import print_following, print_pieces
 from clusterrun.cli.shell_complete import runs
-from clusterrun.logs.attempt_logs import numbers
+from clusterrun.logs.attempt_logs import LogSelection, numbers
 from clusterrun.logs.filters import Grep, LineFilter
 from clusterrun.logs.format import plain
 from clusterrun.model.contract import ExitCode
@@ -18,7 +18,7 @@ from clusterrun.model.record import RunState
 from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import runs_named, since
-from clusterrun.operations.logs import LogRequest, RunLogs
+from clusterrun.operations.logs import RunLogs
 
 
 @click.command()
@@ -71,13 +71,14 @@ def logs(
         message = f"{run} is a sweep of {len(run_ids)} runs, and one is followed"
         raise BadInput(message, f"clusterrun logs -f {run_ids[0]}")
     for run_id in run_ids:
-        request = LogRequest(_ranks(context, run_id, rank, node), stream, tail, attempt, begin)
-        reader = RunLogs(context, run_id, request, say)
+        ranks = _ranks(context, run_id, rank, node)
+        selection = LogSelection(ranks, stream, tail, attempt, begin, line_filter.exact)
+        reader = RunLogs(context, run_id, selection, say)
         if follow:
             return _follow(context, reader, run_id, fold, line_filter)
         if len(run_ids) > 1:
             say(f"== {run_id}  {visible(context.store.read(run_id).point)}")
-        if not print_pieces(line_filter(reader.so_far(line_filter.exact)), reader, fold, as_is):
+        if not print_pieces(line_filter(reader.so_far()), reader, fold, as_is):
             if line_filter.in_vain:
                 say(line_filter.in_vain)
             elif tail != 0:
@@ -88,7 +89,7 @@ def logs(
 def _ranks(context: Context, run_id: str, rank: str | None, node: str | None) -> frozenset[int] | None:
     if rank is None and node is None:
         return None
-    nodes, ranks_per_node = RunLogs(context, run_id, LogRequest()).shape
+    nodes, ranks_per_node = RunLogs(context, run_id).shape
     ranks = numbers(rank, nodes * ranks_per_node, "rank") if rank is not None else frozenset[int]()
     if node is not None:
         state = context.store.state(run_id)

@@ -13,19 +13,20 @@ from clusterrun.logs.merge import LINE_LIMIT, Key, Piece, began, looks, order, s
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen
 
-STREAMS = ("out", "err")
-
 
 @frozen
 class LogSelection:
     """The requested logs."""
 
     ranks: frozenset[int] | None = None  # None: all
-    streams: tuple[str, ...] = STREAMS  # from ``STREAMS``
-    begin: float = 0.0  # seconds since the epoch; 0: all
+    stream: str = "both"  # or ``out``, or ``err``
+    tail: int | None = None  # number of last lines of each stream of each rank; None: all lines
+    attempt: int | None = None  # None: the newest attempt
+    begin: float = 0.0  # only files that have grown since, in seconds since the epoch; 0: all
+    exact: bool = False  # every byte as it arrives, also older states of a progress bar; else whole lines
 
     def wants(self, rank: int, stream: str) -> bool:
-        return stream in self.streams and (self.ranks is None or rank in self.ranks)
+        return self.stream in ("both", stream) and (self.ranks is None or rank in self.ranks)
 
 
 def numbers(text: str, below: int, what: str) -> frozenset[int]:

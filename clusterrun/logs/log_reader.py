@@ -9,6 +9,7 @@ from clusterrun.logs import attempt_logs
 from clusterrun.logs.attempt_logs import LogFile, LogSelection, attempts, in_order, log_files, size_of
 from clusterrun.logs.merge import LINE_LIMIT, Piece, order, whole_lines
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
 from clusterrun.model.paths import RunPaths
 from clusterrun.system import Clock
 
@@ -25,8 +26,7 @@ PARTIAL_SECONDS = 3.0
 class Growing:
     """One growing file: the offset that was shown, and the unfinished line."""
 
-    def __init__(self, file: LogFile, offset: int, exact: bool = False) -> None:
-        """``exact`` shows every byte as it arrives, otherwise whole lines."""
+    def __init__(self, file: LogFile, offset: int, exact: bool) -> None:
         self.file, self._exact, self._offset = file, exact, offset
         self._inode = 0
         self._rest = self._early = b""
@@ -79,20 +79,19 @@ class Growing:
 
 
 class Follower:
-    def __init__(self, folder: str, selection: LogSelection, clock: Clock, exact: bool = False) -> None:
-        self._folder, self._selection, self._clock, self._exact = folder, selection, clock, exact
+    def __init__(self, folder: str, selection: LogSelection, clock: Clock) -> None:
+        self._folder, self._selection, self._clock = folder, selection, clock
         self._files: dict[str, Growing] = {}
         self._list_at = 0.0
 
-    def so_far(self, tail: int | None) -> Iterator[Piece]:
+    def so_far(self) -> Iterator[Piece]:
         """Yield the existing content, merged by time. Following continues behind it."""
         files = log_files(self._folder, self._selection)
         sizes = [size_of(file.path) for file in files]
         ends = [attempt_logs.end_of_lines(file.path, size) for file, size in zip(files, sizes)]
         for file, end in zip(files, ends):
-            self._files[file.path] = Growing(file, end, self._exact)
-        ranges = spans(files, ends, tail, self._selection.begin)
-        return in_order(self._folder, files, ranges, self._exact)
+            self._files[file.path] = Growing(file, end, self._selection.exact)
+        return in_order(self._folder, files, spans(files, ends, self._selection), self._selection.exact)
 
     def new(self, all_: bool = False) -> list[Piece]:
         """Return the new content by rank, with ``all_`` also of files that are polled less often."""
@@ -101,7 +100,7 @@ class Follower:
             # Ranks may have started. Listing thousands of files takes time.
             for file in log_files(self._folder, self._selection):
                 if file.path not in self._files:
-                    self._files[file.path] = Growing(file, 0, self._exact)
+                    self._files[file.path] = Growing(file, 0, self._selection.exact)
             took = self._clock.monotonic() - now
             self._list_at = now + min(LONGEST_WAIT, 20 * took)
         longest = LONGEST_WAIT if len(self._files) > FEW and not all_ else 0.0
@@ -121,16 +120,12 @@ class Follower:
         return sorted((Piece(wall, file.rank, file.stream, data) for file, data in taken if data), key=order)
 
 
-def spans(
-    files: list[LogFile], ends: list[int], tail: int | None, begin: float = 0.0
-) -> list[tuple[int, int]]:
-    """Return the part of each file to show: all of it, or its last ``tail`` lines.
-
-    A file that did not grow since ``begin`` has an empty part.
-    """
+def spans(files: list[LogFile], ends: list[int], selection: LogSelection) -> list[tuple[int, int]]:
+    """Return the part of each file to show: all of it, its last lines, or nothing of a silent file."""
+    tail = selection.tail
 
     def start(path: str, end: int) -> int:
-        if attempt_logs.written_at(path) < begin:
+        if attempt_logs.written_at(path) < selection.begin:
             return end
         return 0 if tail is None else attempt_logs.tail_start(path, end, tail)
 
@@ -157,24 +152,20 @@ def newest_with_output(paths: RunPaths) -> int:
     return numbers[-1]
 
 
-def so_far(
-    paths: RunPaths, attempt: int, selection: LogSelection, tail: int | None, exact: bool = False
-) -> Iterator[Piece]:
-    """Yield the output of the ranks of one attempt by time, at most ``tail`` lines of each stream."""
+def so_far(paths: RunPaths, attempt: int, selection: LogSelection) -> Iterator[Piece]:
+    """Yield the output of the ranks of one attempt by time."""
     folder = paths.attempt(attempt).folder
     files = log_files(folder, selection)
     ends = [size_of(file.path) for file in files]
-    return in_order(folder, files, spans(files, ends, tail, selection.begin), exact)
+    return in_order(folder, files, spans(files, ends, selection), selection.exact)
 
 
 def following(
     paths: RunPaths,
     selection: LogSelection,
-    tail: int | None,
     over: Callable[[], bool],
     clock: Clock,
     began: Callable[[int], None],
-    exact: bool = False,
 ) -> Iterator[Piece]:
     """Yield the output of ranks through every new attempt, until ``over``.
 
@@ -189,9 +180,9 @@ def following(
         if further:
             yield from follower.last() if follower else ()
             began(further[0])
-            follower = Follower(paths.attempt(further[0]).folder, selection, clock, exact)
-            yield from follower.so_far(tail if epoch is None else None)
-            epoch = further[0]
+            follower = Follower(paths.attempt(further[0]).folder, selection, clock)
+            yield from follower.so_far()
+            epoch, selection = further[0], replace(selection, tail=None)
             continue
         pieces = follower.new() if follower else []
         yield from pieces

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterrun.logs.attempt_logs import STREAMS, LogSelection
+from clusterrun.logs.attempt_logs import LogSelection
 from clusterrun.logs.format import Headings
 from clusterrun.logs.log_reader import following, newest_attempt, newest_with_output, so_far
 from clusterrun.logs.merge import Piece
 from clusterrun.model.errors import BadInput, ClusterrunError
-from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunState
 from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.run_files import spec_of
@@ -18,28 +17,16 @@ from clusterrun.operations.wait import RunWait
 NAMES_SECONDS = 2.0
 
 
-@frozen
-class LogRequest:
-    """The lines to show."""
-
-    ranks: frozenset[int] | None = None  # None: all ranks
-    stream: str = "both"
-    tail: int | None = None  # number of last lines of each stream of each rank; None: all lines
-    attempt: int | None = None  # None: the newest attempt
-    begin: float = 0.0  # only lines from this time on, in seconds since the epoch
-
-    def selection(self) -> LogSelection:
-        return LogSelection(self.ranks, STREAMS if self.stream == "both" else (self.stream,), self.begin)
-
-
 class RunLogs:
-    def __init__(self, context: Context, run_id: str, request: LogRequest, tell: Tell = quiet) -> None:
+    def __init__(
+        self, context: Context, run_id: str, wanted: LogSelection | None = None, tell: Tell = quiet
+    ) -> None:
         self._context = context
         self._run_id = run_id
-        self._wanted = request
+        self._wanted = wanted or LogSelection()
         self._tell = tell
         self._paths = context.store.paths(run_id)
-        self._shown = request.attempt  # the attempt whose output is shown; None: the newest
+        self._shown = self._wanted.attempt  # the attempt whose output is shown; None: the newest
         self.watch = RunWait(context, run_id, tell, logs_are_shown=True)
 
     @property
@@ -67,9 +54,8 @@ class RunLogs:
         except ClusterrunError:
             return None
 
-    def so_far(self, exact: bool = False) -> Iterator[Piece]:
-        """Return the output so far. ``exact`` keeps its bytes unchanged."""
-        selection = self._wanted.selection()
+    def so_far(self) -> Iterator[Piece]:
+        """Return the output so far."""
         self._shown = newest_attempt(self._paths, self._wanted.attempt)
         if self._shown is None:
             return iter(())
@@ -77,13 +63,12 @@ class RunLogs:
             newest, self._shown = self._shown, newest_with_output(self._paths)
             if self._shown != newest:
                 self._tell(f"attempt {newest} has no output; these lines are of attempt {self._shown}")
-        return so_far(self._paths, self._shown, selection, self._wanted.tail, exact)
+        return so_far(self._paths, self._shown, self._wanted)
 
-    def following(self, exact: bool = False) -> Iterator[Piece]:
+    def following(self) -> Iterator[Piece]:
         if self._wanted.attempt is not None:
             raise BadInput("--attempt and --follow do not go together", "following shows every new attempt")
-        request, is_over, clock = self._wanted, self.watch.over, self._context.clock
-        return following(self._paths, request.selection(), request.tail, is_over, clock, self._began, exact)
+        return following(self._paths, self._wanted, self.watch.over, self._context.clock, self._began)
 
     def _began(self, attempt: int) -> None:
         """Report the start of an attempt with its reason, once the coordinator has named the nodes."""

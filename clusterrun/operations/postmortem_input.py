@@ -22,7 +22,7 @@ from clusterrun.diagnosis.printed_errors import Error, heard, last_complaint
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import ThreadPlace
 from clusterrun.diagnosis.verdict import Verdict, ranks_in_words
-from clusterrun.logs.attempt_logs import STREAMS, LogSelection, attempts, read_at
+from clusterrun.logs.attempt_logs import LogSelection, attempts, read_at
 from clusterrun.logs.log_reader import so_far
 from clusterrun.model.paths import AttemptPaths, RunPaths
 from clusterrun.model.record import Attempt, RunState, RunStatus
@@ -118,7 +118,7 @@ def errors(
     tail: int = TAIL_LINES,
 ) -> tuple[Error, ...]:
     """Return the errors near the end of the output of every rank (or of ``ranks``), by time."""
-    pieces = so_far(paths, epoch, LogSelection(ranks, STREAMS), tail)
+    pieces = so_far(paths, epoch, LogSelection(ranks, tail=tail))
     texts = (
         (piece.rank, piece.stream, piece.at, piece.data.decode("utf-8", "surrogateescape"))
         for piece in pieces
@@ -130,7 +130,7 @@ def complaints(paths: RunPaths, epoch: int, ranks: frozenset[int]) -> dict[int, 
     """Return the last line of each rank that mentions a problem and that two other ranks do not have."""
     others = sorted(set(range(len(ranks) + MOST_OTHERS)) - ranks)[:MOST_OTHERS]
     lines: dict[int, list[str]] = {}
-    for piece in so_far(paths, epoch, LogSelection(ranks.union(others), STREAMS), TAIL_LINES):
+    for piece in so_far(paths, epoch, LogSelection(ranks.union(others), tail=TAIL_LINES)):
         lines.setdefault(piece.rank, []).extend(piece.data.decode("utf-8", "replace").splitlines())
     of_others = [line for rank in others for line in lines.get(rank, ())]
     last_lines = {rank: last_complaint(lines.get(rank, ()), of_others) for rank in ranks}

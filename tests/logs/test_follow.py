@@ -47,9 +47,8 @@ def follow(
     tmp_path: Path, clock: HandClock, tail: int | None = None
 ) -> tuple[list[tuple[int, bytes]], list[int]]:
     attempts: list[int] = []
-    result = following(
-        RunPaths(str(tmp_path)), LogSelection(), tail, lambda: not clock.acts, clock, attempts.append
-    )
+    selection = LogSelection(tail=tail)
+    result = following(RunPaths(str(tmp_path)), selection, lambda: not clock.acts, clock, attempts.append)
     return told(list(result)), attempts
 
 
@@ -88,7 +87,7 @@ def test_a_run_that_ends_without_output_ends_the_following(tmp_path: Path) -> No
 
 def follower(tmp_path: Path, clock: HandClock) -> Follower:
     created = Follower(str(tmp_path), LogSelection(), clock)
-    list(created.so_far(None))
+    list(created.so_far())
     return created
 
 
@@ -136,7 +135,7 @@ def test_follow_shows_a_moving_progress_bar_at_intervals(tmp_path: Path) -> None
 
 def test_exact_following_prints_every_byte_at_once(tmp_path: Path) -> None:
     out = tmp_path / "00000.out"
-    following_ = Follower(str(tmp_path), LogSelection(), HandClock(), exact=True)
+    following_ = Follower(str(tmp_path), LogSelection(exact=True), HandClock())
     output = []
     for part in (b"a\nhal", b"f\r1%\r2%", b"\n"):
         append(out, part)()

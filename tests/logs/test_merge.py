@@ -110,7 +110,7 @@ def attempt(tmp_path: Path) -> Path:
     [
         (LogSelection(), ["00000.out", "00001.err"]),
         (LogSelection(frozenset([1])), ["00001.err"]),
-        (LogSelection(streams=("out",)), ["00000.out"]),
+        (LogSelection(stream="out"), ["00000.out"]),
         (LogSelection(frozenset([7])), []),
     ],
 )
