@@ -36,30 +36,28 @@ from clusterrun.diagnosis.wording import MOST_LINES, blame, more_is_seen, reason
 CERTAINTY = 55
 # The part of a frame in which Lightning reduces what a script logged over all ranks.
 _LIGHTNING_LOG = "/logger_connector/result.py:"
-# How ranks parted from the others: a verb, what they did, and the remedy.
+_COMPARE = "let every rank call the same collectives in the same order: compare the conditions of these lines"
+# How ranks parted from the others: what they did, and the remedy.
 _PARTINGS = {
     "exit": (
-        "has",
-        "left the loop at {}, in which the others are",
-        "let every rank make as many turns of that loop: does a break, return{} or exception end them early, "
-        "or is its data uneven (drop_last, or the Join of DDP)?",
+        "{have} left the loop at {place}, in which the others are",
+        "let every rank make as many turns of that loop: does a break or return{lines} or an exception end "
+        "them early, or is its data uneven (drop_last, or the Join of DDP)?",
     ),
     "next": (
-        "is",
-        "in a later turn of the loop at {} than the others",
-        "let every rank make the same calls in a turn of that loop: did a retry, a caught exception or "
-        "a continue{} end it early?",
+        "{are} in a later turn of the loop at {place} than the others",
+        "let every rank make the same calls in a turn of that loop: did a retry, a caught exception or a "
+        "continue{lines} end it early?",
     ),
     "return": (
-        "has",
-        "returned from {} before that call",
-        "let every rank make that call before it returns: see the return{}",
+        "{have} returned from {place} before that call",
+        "let every rank make that call before it returns: see the return{lines}",
     ),
     "branch": (
-        "is",
-        "in the branch at {}, in which no other rank is",
+        "{are} in the branch at {place}, in which no other rank is",
         "does the condition of that branch hold on every rank? If not, move the call out of it",
     ),
+    "ahead": ("{are} further in the script", _COMPARE),
 }
 # Without a culprit, a rule that compares the two ends of a send says more.
 UNDECIDED = 35
@@ -128,7 +126,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
         # They may be a turn further because the others make a call too many.
         if their_parting and their_parting[0] != "next":
             left, parting = others, their_parting
-    explain = partial(explain_different_places, places=places, ahead=ahead, left=left, parting=parting)
+    if ahead and not parting:
+        left, parting = ahead, ("ahead", "")
+    explain = partial(explain_different_places, places=places, left=left, parting=parting)
     return [Hypothesis(explain, certainty, odd)]
 
 
@@ -243,7 +243,6 @@ def explain_different_places(
     table: CallTable,
     blamed: Ranks,
     places: Mapping[int, str],
-    ahead: Ranks = (),
     left: Ranks = (),
     parting: Sequence[str] = (),
 ) -> Diagnosis:
@@ -252,18 +251,13 @@ def explain_different_places(
     sentence = "ranks wait for each other in different calls: " + "; ".join([*lines.values()][:MOST_LINES])
     usual_wait = next(line for ranks, line in lines.items() if not set(ranks) <= set(blamed))
     whys = {rank: f"it waits in {places[rank]}, while {usual_wait}" for rank in blamed}
-    remedy = (
-        "let every rank call the same collectives in the same order: compare the conditions of these lines"
-    )
+    remedy = _COMPARE
     if parting:
         kind, place, *numbers = parting
-        did, done, remedy = _PARTINGS[kind]
-        verb = did if len(left) == 1 else did.replace("has", "have").replace("is", "are")
-        sentence += f"; {ranks_in_words(left)} {verb} {done.format(place)}"
-        remedy = remedy.format(f" in line {' or '.join(numbers)}" * bool(numbers))
-    elif ahead:
-        verb = "is" if len(ahead) == 1 else "are"
-        sentence += f"; {ranks_in_words(ahead)} {verb} further in the script"
+        did, remedy = _PARTINGS[kind]
+        have, are = ("has", "is") if len(left) == 1 else ("have", "are")
+        sentence += f"; {ranks_in_words(left)} {did.format(have=have, are=are, place=place)}"
+        remedy = remedy.format(lines=f" in line {' or '.join(numbers)}" * bool(numbers))
     logging = [
         rank.rank for rank in table.living if any(_LIGHTNING_LOG in frame for frame in rank.stacks.main)
     ]
