@@ -50,6 +50,7 @@ EXCEPTION_LINE = re.compile(
     r"(?::(?: |$)|\s{2,}Traceback \(most recent call last\)$)"
 )
 # Lines that look like an error, and lines that look like one and are none.
+_MAY_FAIL = re.compile(r"[Ee]rror|ERROR|[Ff]atal|FATAL|CRIT|[Aa]bort|[Ee]xcept")
 LOOKS_FATAL = re.compile(
     r"(?i:\b(?:fatal|critical|panic|aborted|core dumped|segmentation fault"
     r"|\w*(?:error|exception)(?::|\s+Traceback)|error\b.{0,3}[:\]]))"
@@ -167,14 +168,14 @@ class LogProcess:
             self.places[-1] = replace(self.places[-1], rank=place.rank, node=place.node)
         if is_source:
             return is_of_report
-        if FINISHED.search(text) and self._has_survived():
+        if self._has_survived() and FINISHED.search(text):
             self.steps += STEPS_AFTER_SURVIVED
         # Ranks that load files end bars, and a process that ends prints its bar again.
         elif (
             STEP.search(text)
             and "100%|" not in text
             and "| 0/" not in text
-            and not (LOOKS_FATAL.search(text) and not HARMLESS.search(text))
+            and not (_MAY_FAIL.search(text) and LOOKS_FATAL.search(text) and not HARMLESS.search(text))
         ):
             self.steps += 1
             self.last_step, self.step_time = place.order, place.time or _LAST_TIME
