@@ -9,6 +9,7 @@ import copy
 import re
 import signal
 import sys
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from clusterrun.diagnosis.known_errors import RENDEZVOUS_LOST, meaning
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine, OwnLines
 from clusterrun.diagnosis.log_process import (
     HARMLESS,
+    OF_TORCH,
     STEPS_AFTER_SURVIVED,
     LogError,
     LogPlace,
@@ -109,6 +111,10 @@ class JobLog:
         self.last_lines: list[str] = []
         # Modules that the script could not load before its ranks began.
         self.not_loaded: list[str] = []
+        # The orders of the lines about steps, by file.
+        self._steps: dict[int, list[int]] = {}
+        # The program marks its lines as torch marks those of an exception.
+        self._marks_all = False
         # The last lines, with their order and rank.
         self.tail: deque[tuple[int, int, str]] = deque(maxlen=LINES_OF_TAIL)
 
@@ -184,7 +190,12 @@ class JobLog:
         if process is None:
             process = self.processes[self._file, source] = LogProcess(rank)
             self._of_file.append(process)
-        if process.hear(text, LogPlace(self.order, rank, line.node, line.time), line.logger):
+        steps = process.steps
+        is_of_report = process.hear(text, LogPlace(self.order, rank, line.node, line.time), line.logger)
+        if process.steps > steps:
+            self._steps.setdefault(self._file, []).append(self.order)
+            self._marks_all = self._marks_all or OF_TORCH.match(text) is not None
+        if is_of_report:
             self.report = process.listener.report
             self._note_report(self.report)
         has_failed = process.places and process.places[-1].order == self.order
@@ -239,6 +250,12 @@ class JobLog:
         """Return all errors in the order of their lines. Timers of scripts are left out."""
         errors = []
         ended = {rank for end in self.end_lines.ends for rank in end.ranks}
+        exited = {*self.report.failed, self.first_rank} | {
+            rank
+            for end in self.end_lines.ends
+            if end.kind is not EndKind.ENDED_BY_OTHERS
+            for rank in end.ranks
+        }
         shows_one_rank = max(self.world, len(ended)) <= 1
         processes = Counter(file for file, _ in self.processes)
         for (file, _), process in self.processes.items():
@@ -255,7 +272,13 @@ class JobLog:
                 went_on = output >= OUTPUT_AFTER_SURVIVED
                 survived = steps >= (1 if place.goes_on else STEPS_AFTER_SURVIVED)
                 survived = survived or (went_on and place.was_logged)
-                survived = survived and not error.ends
+                # Ranks train in step: none goes on long without another one.
+                own = [place.order for place in process.places[number + 1 :]] if rank in exited else []
+                until = own[-1] if own else place.order if rank in exited else self._until
+                orders = self._steps.get(file, [])
+                others = bisect_left(orders, until) - bisect_right(orders, place.order)
+                survived = survived or (rank >= 0 and others >= STEPS_AFTER_SURVIVED)
+                survived = survived and not (error.ends and not self._marks_all)
                 went_on = went_on or (place.was_logged and self.has_steps_after(place.order, place.last_time))
                 is_doubtful = handled[number] or ((went_on or place.is_warning) and not is_final(error))
                 error = replace(error, rank=rank, inner=-1, survived=survived)

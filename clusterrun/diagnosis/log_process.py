@@ -40,7 +40,7 @@ _WARNS = re.compile(r"\W*(?:WARN(?:ING)?\b|W \d{4}-)")
 # The mark of torch's loggers on a warning.
 WARNING = re.compile(r"(?:\[rank\d+\]:\s?)?(?:\[W\d* |W\d{4} )")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_OF_TORCH = re.compile(r"\[rank\d+\]:")
+OF_TORCH = re.compile(r"\[rank\d+\]:")
 # A line of NCCL's watchdog thread.
 OF_WATCHDOG = re.compile(r"\bProcessGroupNCCL\.cpp:\d+\]")
 # An exception's name and message at the beginning of a line. A script printed it without its traceback, or
@@ -141,7 +141,7 @@ class LogProcess:
         self.lines += 1
         if "Traceback (most recent call last)" in text:
             is_title = self.last_line.startswith(("---", "===", "***"))
-            is_record = is_title or not (is_plain_output(self.last_line) or _OF_TORCH.match(self.last_line))
+            is_record = is_title or not (is_plain_output(self.last_line) or OF_TORCH.match(self.last_line))
             self._record = self.last_line if is_record else ""
             logged = LOGGED_RANK.search(self._record)
             self._logged_rank = int(logged[1]) if logged else -1

@@ -29,6 +29,7 @@ from clusterrun.diagnosis.log_process import (
     EXCEPTION_LINE,
     FINISHED,
     LOOKS_FATAL,
+    NUMBER,
     STEP,
     STEPS_AFTER_SURVIVED,
     WARNING,
@@ -91,6 +92,9 @@ _ENDED_WELL = re.compile(
     r"|\bSignaling Trainer to stop|\[exiting program at iteration"
     r"|\bWorkerState\.SUCCEEDED\b|worker group successfully finished"
 )
+# A counter and its total.
+_COUNTER = re.compile(r"(?<![\w./])(\d+) ?(?:/|of) ?(\d+)(?![\w/]|\.\d)")
+_FINISHED_WORD = re.compile(r"(?i)\b(?:done|finished|completed?)\b")
 # Only a part of a run is done.
 _OF_PART = re.compile(r"(?i)\b(?:epoch|step|round) \d")
 # The last line of a script that has ended.
@@ -425,7 +429,22 @@ class _LogVerdict:
             if says_end and is_near and not (self._log.has_failed or _OF_PART.search(line)):
                 return order, line
             steps += STEP.search(line) is not None
-        return 0, ""
+        return (0, "") if self._log.has_failed else self._last_total()
+
+    def _last_total(self) -> tuple[int, str]:
+        """Return the order and the words of the last progress if its counters reached their totals; 0, ''.
+
+        A line that only announces the last epoch has no other number.
+        """
+        progress = [entry for entry in self._log.tail if STEP.search(entry[2]) and "%|" not in entry[2]]
+        totals = [entry for entry in progress if _is_total(entry[2])]
+        if not progress or totals[-1:] != progress[-1:]:
+            return 0, ""
+        order, rank, text = progress[-1]
+        form = NUMBER.sub("", text)
+        alike = [other for other in totals if other[1] == rank and NUMBER.sub("", other[2]) == form]
+        has_more = NUMBER.search(_COUNTER.sub("", text)) or _FINISHED_WORD.search(text)
+        return (order, text.strip()[:300]) if len(alike) == 1 and has_more else (0, "")
 
     def _tracebacks_without_exception(self, of_launchers: bool) -> list[LogError]:
         """Return the tracebacks whose exceptions the log lacks: of ranks, or of launchers."""
@@ -582,6 +601,11 @@ class _LogVerdict:
         """Return a smaller value for an end that explains more. An abort may follow on another end."""
         kind = EndKind.EXIT if _ABORTED.search(end.words) else end.kind
         return kind.value, not end.is_report, end.ranks != (self._log.first_rank,)
+
+
+def _is_total(text: str) -> bool:
+    counters = _COUNTER.findall(text)
+    return counters != [] and all(count == total for count, total in counters)
 
 
 def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = NOTHING_REMEDY) -> Diagnosis:

@@ -2186,3 +2186,33 @@ def test_the_stream_in_front_of_the_lines_of_a_container_is_no_part_of_them() ->
     end = "srun: error: n1: task 3: Killed"
     diagnosis = diagnosed("2025-11-03T10:00:00.5Z stdout F step 1", f"2025-11-03T10:00:01.5Z stderr F {end}")
     assert ranks(diagnosis) == [3]
+
+
+@pytest.mark.parametrize("mark", ["{}: ", "[rank{}]: ", "[rank{}] "])
+def test_an_error_of_a_rank_after_which_another_one_makes_steps_ended_nothing(mark: str) -> None:
+    first, other = mark.format(0), mark.format(5)
+    steps = [f"{first}step {number}/900 loss 2.{number}" for number in range(6)]
+    handled = [*steps, *marked(other, *EXCEPTION), *steps]
+    assert diagnosed(*handled).verdict is Verdict.UNDETERMINED
+    last = [*EXCEPTION[:-1], "KeyError: 'mask'"]
+    ends = ["srun: error: n1: task 1: Exited with exit code 1", "srun: error: n1: tasks 0,2-5: Terminated"]
+    failed = diagnosed(*handled, *marked(mark.format(1), *last), *ends)
+    assert ranks(failed) == [1] and "mask" in failed.message
+    # A rank that the launcher saw end, whose peers print late, is the one that failed.
+    assert ranks(diagnosed(*handled, "srun: error: n1: task 5: Exited with exit code 1")) == [5]
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_finished"),
+    [
+        (["step 10/20 loss 3.1", "step 20/20 loss 2.9", "bye"], True),
+        (["step 20/20 loss 2.9", "epoch 3/3 done | test acc 0.8"], True),
+        (["Epoch 2/3", "loss 2.1", "Epoch 3/3"], False),
+        (["epoch 3/3 loss 2.1", "epoch 3/3 loss 2.0"], False),
+        (["epoch 3/3 step 20/40 loss 2.1"], False),
+        (["step 10/20 loss 3.1"], False),
+    ],
+)
+def test_progress_that_reached_its_total_is_the_end_of_a_run(lines: list[str], is_finished: bool) -> None:
+    assert (diagnosed(*lines).verdict is Verdict.NOTHING) is is_finished
+    assert diagnosed(*lines, *EXCEPTION).verdict is Verdict.CRASHED
