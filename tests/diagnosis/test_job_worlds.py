@@ -1074,7 +1074,12 @@ def test_groups_of_one_number_with_different_members_are_a_mismatch() -> None:
             "line 5, turn ?, line 7, if 7 True, line 8",
             "in the branch at train.py:7 (main)",
         ),
-        ("line 50, if 50 False, line 51, turn 2", "line 60", "rank 1 is further"),
+        ("line 5, next 57, turn 4, line 6", "line 8", "rank 1 has left the loop at train.py:5 (main), "),
+        (
+            "line 50, if 50 False, line 51, turn 2",
+            "line 60",
+            "ranks 0 and 2-3 are in the branch at train.py:50",
+        ),
         ("line 50, turn 2, line 51", "line 50, turn 2, line 53", "rank 1 is further"),
     ],
 )

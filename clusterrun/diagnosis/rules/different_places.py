@@ -41,8 +41,8 @@ _COMPARE = "let every rank call the same collectives in the same order: compare 
 _PARTINGS = {
     "exit": (
         "{have} left the loop at {place}, in which the others are",
-        "let every rank make as many turns of that loop: does a break or return{lines} or an exception end "
-        "them early, or is its data uneven (drop_last, or the Join of DDP)?",
+        "let every rank make as many turns of that loop: does a break, continue "
+        "or return{lines} or an exception skip calls, or is its data uneven (drop_last, or the Join of DDP)?",
     ),
     "next": (
         "{are} in a later turn of the loop at {place} than the others",
@@ -117,9 +117,12 @@ def rule(table: CallTable) -> list[Hypothesis]:
     certainty = CERTAINTY if odd else UNDECIDED
     left = odd or ahead
     parting = _parting(table, left)
-    for ranks in [left] if left else [ranks for _, ranks in vote.sides]:
+    # Ranks that are further may have come to their branch as usual.
+    suspects = [behind] if ahead and not odd else [odd, *(ranks for _, ranks in vote.sides)]
+    for ranks in suspects:
         if not parting and not any(table.of(rank).stacks.block for rank in ranks):
-            left, parting = ranks, _branch(table, ranks)
+            parting = _branch(table, ranks)
+            left = ranks if parting else left
     if left and not parting:
         others = tuple(rank for rank in living if rank not in left)
         their_parting = _parting(table, others)
@@ -179,7 +182,8 @@ def _left(inside: Sequence[str], behind: Sequence[str]) -> tuple[str, ...]:
         elif kind in ends:
             ends[kind].append(text)
         elif kind == "turn" and index > begin:
-            return "exit", short(f"{file}:{line} {name}"), *ends["exit"][:MOST_LINES]
+            numbers = sorted(ends["exit"] + ends["next"], key=int)
+            return "exit", short(f"{file}:{line} {name}"), *numbers[:MOST_LINES]
         elif kind == "turn" and index == begin:
             # Another turn of a loop around both places.
             parting = ("next", short(f"{file}:{line} {name}"), *ends["next"][:MOST_LINES])
