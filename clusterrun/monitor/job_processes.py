@@ -207,11 +207,16 @@ def read_each(keys: Iterable[int], read: Callable[[int], bytes]) -> dict[int, by
 def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], bool]) -> JobProcesses:
     """Tell the ranks from launchers, shells, data-loader workers and other helpers."""
     by_pid = {process.pid: process for process in processes}
-    children: dict[int, list[JobProcess]] = {}
+    children: dict[int, list[int]] = {}
     for process in processes:
-        children.setdefault(process.process.parent, []).append(process)
+        children.setdefault(process.process.parent, []).append(process.pid)
+
+    def below(process: JobProcess) -> list[JobProcess]:
+        pids = proc.below(process.pid, len(processes), lambda pid: children.get(pid, []))
+        return [by_pid[pid] for pid in pids]
+
     heads = [process for process in processes if _is_head(process, by_pid.get(process.process.parent))]
-    below_by_pid = {head.pid: _below(head, children) for head in heads}
+    below_by_pid = {head.pid: below(head) for head in heads}
     numbered = {head.pid for head in heads if _number(head)}
     for head in [head for head in heads if head.pid in numbered]:
         # A script that sets RANK by itself hands it to the programs that it starts.
@@ -245,7 +250,7 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
         candidates: Sequence[JobProcess] = processes
         rays = [process for process in processes if process.launcher in _RAY]
         if rays:
-            candidates = [process for ray in rays for process in _below(ray, children)]
+            candidates = [process for ray in rays for process in below(ray)]
         trainers = _with_torch(candidates, loads_torch)
         names = {process.pid: UNNUMBERED for process in trainers}
         if not trainers and (rays or not any(process.launcher for process in processes)):
@@ -322,17 +327,6 @@ def _slurm_number(process: JobProcess) -> RankName | None:
 
 def _digits(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else -1
-
-
-def _below(process: JobProcess, children: Mapping[int, Sequence[JobProcess]]) -> list[JobProcess]:
-    """Return the descendants of a process, nearest first."""
-    descendants: list[JobProcess] = []
-    waiting = [process.pid]
-    while waiting:
-        nearest = children.get(waiting.pop(0), ())
-        descendants += nearest
-        waiting += [child.pid for child in nearest]
-    return descendants
 
 
 def _with_torch(processes: Sequence[JobProcess], loads_torch: Callable[[int], bool]) -> list[JobProcess]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from contextlib import suppress
 
+from clusterrun import atomic_file
 from clusterrun.diagnosis.decide import decide_end, ended_by_timeout
 from clusterrun.diagnosis.explain_end import with_logged, with_printed
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
@@ -134,8 +134,7 @@ class _DiagnosisRequest:
         try:
             diagnosis = self._wait(limit) or self._unanswered(limit)
         finally:
-            with suppress(OSError):
-                os.unlink(question)
+            atomic_file.remove(question)
         # A rank that hangs has often printed why.
         per_node = self._context.store.read(self._status.run_id).spec.per_node
         return _with_output(diagnosis, self._paths, self._state.epoch, per_node)
@@ -160,8 +159,7 @@ class _DiagnosisRequest:
         attempt = self._paths.attempt(self._state.epoch)
         diagnosis = _read(attempt, f"{self._name}.json")
         if diagnosis:
-            with suppress(OSError):
-                os.unlink(attempt.beside(f"{self._name}.json"))
+            atomic_file.remove(attempt.beside(f"{self._name}.json"))
             return diagnosis
         if self._state.state.ended:
             (status,) = self._context.inquiry().statuses([self._status.run_id])

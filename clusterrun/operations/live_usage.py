@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from contextlib import suppress
 
+from clusterrun import atomic_file
 from clusterrun.logs.attempt_logs import readable
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
@@ -90,8 +90,7 @@ class LiveUsage:
 
     def _withdraw(self) -> None:
         if self._question:
-            with suppress(OSError):
-                os.unlink(self._question)
+            atomic_file.remove(self._question)
             self._question = ""
 
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from clusterrun import atomic_file
 from clusterrun.model.errors import BadInput, ClusterrunError, system_reason
@@ -126,9 +126,8 @@ def refusal(path: str, error: OSError) -> DiskRefused:
 def removed(path: str) -> None:
     """Remove a file if it exists. Raise ``DiskRefused``."""
     try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
+        with suppress(FileNotFoundError):
+            os.unlink(path)
     except OSError as error:
         raise refusal(path, error) from error
 

@@ -24,7 +24,7 @@ MAPPED = (
 
 def test_only_connections_that_the_program_itself_accepted_count() -> None:
     own = {"626391", "626440", "626434", "626458", "626459", "626460"}
-    rows = [*TABLE.splitlines(), MAPPED]
+    rows = [line.split() for line in (*TABLE.splitlines(), MAPPED)]
     assert connected(rows, own) == {"10.100.0.7", "10.100.0.5", "10.100.0.2", "10.100.0.4"}
     assert connected(rows, {"626440"}) == connected([], own) == set()
 
@@ -34,20 +34,21 @@ def test_whom_the_program_itself_dialled_and_still_waits_for() -> None:
     tried = (
         "   8: 0200640A:BF1C 0A00640A:1AA2 02 00000000:00000000 01:00000001 00000000     0        0 626461 1"
     )
-    assert dialled([*TABLE.splitlines(), tried], own) == {"10.100.0.9", "10.100.0.10"}
-    assert dialled(TABLE.splitlines(), {"626391", "626440"}) == set()
+    rows = [line.split() for line in (*TABLE.splitlines(), tried)]
+    assert dialled(rows, own) == {"10.100.0.9", "10.100.0.10"}
+    assert dialled(rows, {"626391", "626440"}) == set()
 
 
 def test_a_connected_peer_is_printed_and_then_no_absent_node(capfd, monkeypatch) -> None:
     rows = [
-        "   1: 0100007F:8377 0100007F:CD68 01 0 0 0 0 0 2 2",
-        "   0: 00000000:8377 00000000:0000 0A 0 0 0 0 0 1 1",
+        ["1:", "0100007F:8377", "0100007F:CD68", "01", "0", "0", "0", "0", "0", "2", "2"],
+        ["0:", "00000000:8377", "00000000:0000", "0A", "0", "0", "0", "0", "0", "1", "1"],
     ]
-    monkeypatch.setattr(launcher_links, "_rows", lambda: rows)
+    monkeypatch.setattr(launcher_links.proc.TcpTables, "rows", lambda self, pid: rows)
     monkeypatch.setattr(launcher_links.proc, "sockets", lambda process: {"1", "2", "3"})
     launcher_links.main(1, ["localhost"])
     assert capfd.readouterr().out == f"localhost\n{SETTLED}\n"
-    rows.append("   2: 0100007F:9000 0100007F:1AA2 01 0 0 0 0 0 3 1")
+    rows.append(["2:", "0100007F:9000", "0100007F:1AA2", "01", "0", "0", "0", "0", "0", "3", "1"])
     launcher_links.main(1, ["localhost"])
     assert capfd.readouterr().out == "localhost\n"
 

@@ -6,12 +6,11 @@ this runs in its own process.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from clusterrun import proc
 from clusterrun.runtime.network import addresses
 
-_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED, _DIALLED, _LISTENING = "01", "02", "0A"
 # Not a valid node name.
 SETTLED = "-"
@@ -22,7 +21,7 @@ def main(process: int, names: Sequence[str]) -> int:
 
     Then print ``SETTLED`` if there is such a node, and ``process`` has no pending connection to a node.
     """
-    rows, sockets = list(_rows()), proc.sockets(process)
+    rows, sockets = proc.TcpTables().rows(process), proc.sockets(process)
     peers, dialled_addresses = connected(rows, sockets), dialled(rows, sockets)
     addresses_by_name = {name: set(addresses(name)) for name in names}
     reached = [name for name in names if peers & addresses_by_name[name]]
@@ -34,29 +33,23 @@ def main(process: int, names: Sequence[str]) -> int:
     return 0
 
 
-def connected(rows: Iterable[str], sockets: set[str]) -> set[str]:
-    """Return the addresses of the connections that the owner of ``sockets`` (inode numbers) accepted.
-
-    ``rows`` are the lines of /proc/net/tcp and tcp6 without their headers.
-    """
+def connected(rows: Iterable[Sequence[str]], sockets: set[str]) -> set[str]:
+    """Return the addresses of the connections that the owner of ``sockets`` (inode numbers) accepted."""
     return _peers(rows, sockets, (_ESTABLISHED,), accepted=True)
 
 
-def dialled(rows: Iterable[str], sockets: set[str]) -> set[str]:
+def dialled(rows: Iterable[Sequence[str]], sockets: set[str]) -> set[str]:
     """Return the addresses to which the owner of ``sockets`` opened, or tries to open, connections."""
     return _peers(rows, sockets, (_ESTABLISHED, _DIALLED), accepted=False)
 
 
-def _peers(rows: Iterable[str], sockets: set[str], states: Collection[str], accepted: bool) -> set[str]:
-    own_rows = [columns for columns in map(str.split, rows) if len(columns) > 9 and columns[9] in sockets]
+def _peers(
+    rows: Iterable[Sequence[str]], sockets: set[str], states: Collection[str], accepted: bool
+) -> set[str]:
+    own_rows = [columns for columns in rows if columns[9] in sockets]
     ports = {columns[1].rpartition(":")[2] for columns in own_rows if columns[3] == _LISTENING}
     return {
         proc.address(columns[2].rpartition(":")[0])
         for columns in own_rows
         if columns[3] in states and (columns[1].rpartition(":")[2] in ports) == accepted
     }
-
-
-def _rows() -> Iterator[str]:
-    for table in _TABLES:
-        yield from proc.text(table).splitlines()[1:]

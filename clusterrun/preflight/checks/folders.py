@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
 import secrets
 from collections.abc import Callable, Iterator
 
+from clusterrun import atomic_file
 from clusterrun.model.frozen import frozen
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
@@ -71,8 +71,7 @@ def written(folder: str) -> dict[str, object]:
             with open(path, "rb") as file:
                 same = file.read() == data
         finally:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            atomic_file.remove(path)
     except OSError as error:
         return _failure(folder, step, error)
     return {**room(folder), "same": same}
