@@ -1007,6 +1007,12 @@ def test_a_rank_that_is_further_than_all_others_left_out_the_call_in_which_they_
     )
 
 
+def test_a_rank_that_passed_a_call_of_all_ranks_in_a_branch_is_named() -> None:
+    ranks = [in_turn(rank, "line 50, if 50 True, line 51", call=EVERYBODY) for rank in (0, 2, 3)]
+    diagnosis = verdict(*ranks, in_turn(1, "line 52", stack=BARRIER))
+    assert [culprit.rank for culprit in diagnosis.culprits] == [1]
+
+
 @pytest.mark.parametrize(
     ("making", "own", "culprits"),
     [

@@ -46,8 +46,8 @@ _PARTINGS = {
     ),
     "next": (
         "{are} in a later turn of the loop at {place} than the others",
-        "let every rank make the same calls in a turn of that loop: did a retry, a caught exception or a "
-        "continue{lines} end it early?",
+        "let every rank make the same calls in a turn of that loop: did a condition, a retry, a caught "
+        "exception or a continue{lines} skip one?",
     ),
     "return": (
         "{have} returned from {place} before that call",
@@ -98,6 +98,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         # A lone rank in a barrier of the script's own may be the only one that is right.
         odd = () if any(is_key[rank] for rank in odd) else odd
     behind, ahead, may_be_passed = _out_of_step(table, vote)
+    # A call of all ranks is no call that a rank may rightly pass, whatever branch it is in.
+    may_be_passed = may_be_passed and not all(waits[rank].is_of_all for rank in behind)
     if not odd and len(ahead) == 1 < len(behind) and not may_be_passed and _is_collective(table, behind[0]):
         odd = ahead
     if not odd and len(behind) == 1 < len(ahead) and len(vote.sides) == 2 and _is_collective(table, ahead[0]):
