@@ -7,6 +7,7 @@ of the lines. Errors that follow from the end of another rank count last.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from clusterrun.diagnosis.decide import decide_end
@@ -29,7 +30,6 @@ from clusterrun.diagnosis.log_process import (
     EXCEPTION_LINE,
     FINISHED,
     LOOKS_FATAL,
-    NUMBER,
     STEP,
     STEPS_AFTER_SURVIVED,
     WARNING,
@@ -94,7 +94,11 @@ _ENDED_WELL = re.compile(
 )
 # A counter and its total.
 _COUNTER = re.compile(r"(?<![\w./])(\d+) ?(?:/|of) ?(\d+)(?![\w/]|\.\d)")
-_FINISHED_WORD = re.compile(r"(?i)\b(?:done|finished|completed?)\b")
+_RESULT = re.compile(
+    r"(?i)(?:loss|\b(?:acc(?:uracy)?|ppl|perplexity|reward|score|auc|miou|bleu))\b\W{0,3}\d"
+    r"|\d ?(?:it|samples|tokens)/s|\b(?:done|finished|completed?)\b"
+)
+_OF_PHASE = re.compile(r"(?i)\b(?:valid\w*|eval\w*|test\w*|warm-?up)\W+(?:step|iter\w*|epoch|batch)\b")
 # Only a part of a run is done.
 _OF_PART = re.compile(r"(?i)\b(?:epoch|step|round) \d")
 # The last line of a script that has ended.
@@ -434,17 +438,23 @@ class _LogVerdict:
     def _last_total(self) -> tuple[int, str]:
         """Return the order and the words of the last progress if its counters reached their totals; 0, ''.
 
-        A line that only announces the last epoch has no other number.
+        No other progress may be below its totals, and a line that announces an epoch has no result.
         """
         progress = [entry for entry in self._log.tail if STEP.search(entry[2]) and "%|" not in entry[2]]
-        totals = [entry for entry in progress if _is_total(entry[2])]
-        if not progress or totals[-1:] != progress[-1:]:
-            return 0, ""
-        order, rank, text = progress[-1]
-        form = NUMBER.sub("", text)
-        alike = [other for other in totals if other[1] == rank and NUMBER.sub("", other[2]) == form]
-        has_more = NUMBER.search(_COUNTER.sub("", text)) or _FINISHED_WORD.search(text)
-        return (order, text.strip()[:300]) if len(alike) == 1 and has_more else (0, "")
+        order, rank, last = progress[-1] if progress else (0, -1, "")
+        # The counts in the lines of that rank, by the totals in them.
+        by_totals: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        for _, other, text in progress:
+            if other == rank and (counters := _COUNTER.findall(text)):
+                counts, totals = zip(*counters)
+                by_totals.setdefault(totals, []).append(counts)
+        totals = tuple(total for _, total in _COUNTER.findall(last))
+        times = Counter(by_totals.get(totals, ()))
+        # Some programs print the last step again. Others print each epoch many times.
+        is_first = times[totals] == 1 or (times[totals] == 2 and {*times.values()} == {1, 2})
+        is_whole = is_first and all(lines[-1] == totals for totals, lines in by_totals.items())
+        has_result = _RESULT.search(last) and not _OF_PHASE.search(last)
+        return (order, last.strip()[:300]) if is_whole and has_result else (0, "")
 
     def _tracebacks_without_exception(self, of_launchers: bool) -> list[LogError]:
         """Return the tracebacks whose exceptions the log lacks: of ranks, or of launchers."""
@@ -601,11 +611,6 @@ class _LogVerdict:
         """Return a smaller value for an end that explains more. An abort may follow on another end."""
         kind = EndKind.EXIT if _ABORTED.search(end.words) else end.kind
         return kind.value, not end.is_report, end.ranks != (self._log.first_rank,)
-
-
-def _is_total(text: str) -> bool:
-    counters = _COUNTER.findall(text)
-    return counters != [] and all(count == total for count, total in counters)
 
 
 def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = NOTHING_REMEDY) -> Diagnosis:

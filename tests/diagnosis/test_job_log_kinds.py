@@ -2210,6 +2210,10 @@ def test_an_error_of_a_rank_after_which_another_one_makes_steps_ended_nothing(ma
         (["Epoch 2/3", "loss 2.1", "Epoch 3/3"], False),
         (["epoch 3/3 loss 2.1", "epoch 3/3 loss 2.0"], False),
         (["epoch 3/3 step 20/40 loss 2.1"], False),
+        (["step 10/20 loss 3.1", "step 20/20 loss 2.9", "step 20/20 loss 2.9"], True),
+        (["Epoch 4/5 started at 10:04", "Epoch 5/5 started at 10:05"], False),
+        (["warmup step 10/10 loss 9.1"], False),
+        (["step 10/20 loss 3.1", "validation step 5/5 loss 2.9"], False),
         (["step 10/20 loss 3.1"], False),
     ],
 )
