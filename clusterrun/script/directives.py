@@ -193,7 +193,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             # Pyxis starts the image of a registry, with or without this prefix.
             options[ours] = value.removeprefix("docker://")
             changed.append((directive, "ranks run in it, and --setup lines on the host"))
-        elif name == "ntasks" and "-" in values.get("nodes", "") and not _tasks_per_node(values):
+        elif name == "ntasks" and "-" in values.get("nodes", ""):
             reason = (
                 f"it counts all tasks of {values['nodes']} nodes: the line starts {tasks_per_node} on each"
             )

@@ -2326,8 +2326,9 @@ def test_limits_between_env_and_a_launcher_are_kept() -> None:
     assert typed(conversion) == "submit --gpus 2 --env A=b timeout 47h nice -n 5 python t.py"
 
 
-def test_tasks_of_a_range_of_nodes_are_named() -> None:
-    conversion = converted("#SBATCH --ntasks=4 --nodes=2-4 --gpus-per-task=1\nsrun python t.py")
+@pytest.mark.parametrize("more", ["--gpus-per-task=1", "--ntasks-per-node=2"])
+def test_tasks_of_a_range_of_nodes_are_named(more: str) -> None:
+    conversion = converted(f"#SBATCH --ntasks=4 --nodes=2-4 {more}\nsrun python t.py")
     assert "#SBATCH --ntasks=4" in [part.text for part in conversion.untranslated]
 
 
