@@ -9,12 +9,11 @@ from typing import Any
 
 from clusterrun.lab import cgroups, daemons
 from clusterrun.lab.conf import DATABASE_PORT
-from clusterrun.lab.namespaces import Boot, LabError, as_caller, enter, started_at, wait_for
+from clusterrun.lab.namespaces import Boot, LabError, enter, started_at, wait_for
 from clusterrun.lab.place import LabPlace, LabState, write_state
 from clusterrun.lab.site import LabSite
-from clusterrun.lab.spec import CONTROLLER, LOGIN, Host, Proctrack
+from clusterrun.lab.spec import CONTROLLER, Host, Proctrack
 from clusterrun.model.frozen import replace
-from clusterrun.system import run
 
 READY_SECONDS = 60.0
 READY_SECONDS_PER_NODE = 0.2
@@ -140,7 +139,5 @@ def _shared(place: LabPlace) -> Iterator[Path]:
 
 def idle_nodes(place: LabPlace, state: LabState) -> int:
     """Return how many nodes could start a job now."""
-    inside = [*enter(state.processes[LOGIN], state.root), *as_caller()]
-    sinfo = ["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"]
-    answer = run([*inside, *sinfo], ASK_SECONDS, env=daemons.environment(place), cwd="/")
-    return answer.out.split().count("idle")
+    sinfo = ("sinfo", "-h", "-N", "-p", "debug", "-o", "%T")
+    return LabSite(place, state).ask(*sinfo, limit=ASK_SECONDS).out.split().count("idle")

@@ -124,8 +124,7 @@ def _runs(first: int, daemon: str) -> bool:
 
 
 def _listens(process: int, port: int) -> bool:
-    rows = map(str.split, proc.text(f"/proc/{process}/net/tcp").splitlines())
-    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
+    return any(port == listening for _, listening in proc.TcpTables().listeners(process).values())
 
 
 def tail(path: Path, lines: int = 5) -> str:
