@@ -270,14 +270,14 @@ class JobLog:
                 rank = error.origin if error.origin >= 0 else rank
                 rank = rank if rank >= 0 else rank_in(error.text)
                 went_on = output >= OUTPUT_AFTER_SURVIVED
-                survived = steps >= (1 if place.goes_on else STEPS_AFTER_SURVIVED)
-                survived = survived or (went_on and place.was_logged)
+                enough = 1 if place.goes_on else STEPS_AFTER_SURVIVED
+                survived = steps >= enough or (went_on and place.was_logged)
                 # Ranks train in step: none goes on long without another one.
                 own = [place.order for place in process.places[number + 1 :]] if rank in exited else []
                 until = own[-1] if own else place.order if rank in exited else self._until
                 orders = self._steps.get(file, [])
                 others = bisect_left(orders, until) - bisect_right(orders, place.order)
-                survived = survived or (rank >= 0 and others >= STEPS_AFTER_SURVIVED)
+                survived = survived or (rank >= 0 and others >= enough)
                 survived = survived and not (error.ends and not self._marks_all)
                 went_on = went_on or (place.was_logged and self.has_steps_after(place.order, place.last_time))
                 is_doubtful = handled[number] or ((went_on or place.is_warning) and not is_final(error))

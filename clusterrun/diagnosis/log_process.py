@@ -25,7 +25,8 @@ STEP = re.compile(
 _COMMUNICATION = re.compile(r"DistBackendError|NCCL (?:WARN|error)")
 # Words that a run has finished.
 FINISHED = re.compile(
-    r"(?i)\b(?:training|run|job|fit|all \d+ (?:epochs|steps))\b[^.]{0,20}\b(?:finished|completed?|done)\b"
+    r"(?i)\b(?:training|run|job|fit|all (?:\d+ )?(?:epochs|steps))\b[^.]{0,20}"
+    r"\b(?:finished|completed?|done)\b"
     r"|\b(?:finished|completed|done) training\b|^\W*(?:finished|completed?|all done)[.!]"
     r"|\bsaved (?:the )?final (?:checkpoint|model|weights)\b"
 )
@@ -36,6 +37,8 @@ _GOES_ON = re.compile(
 )
 # The level of a record, in what its logger writes in front of it.
 _BELOW_ERROR = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG)\b|^[IW]\d{4}\b")
+# A mark without a level may be that of a rank, a pod or a collector of logs.
+_HAS_LEVEL = re.compile(r"(?i)\b(?:error|critical|fatal|warn(?:ing)?|info|debug|record)\b|^[EWIF]\d{4}\b")
 _WARNS = re.compile(r"\W*(?:WARN(?:ING)?\b|W \d{4}-)")
 # The mark of torch's loggers on a warning.
 WARNING = re.compile(r"(?:\[rank\d+\]:\s?)?(?:\[W\d* |W\d{4} )")
@@ -150,7 +153,9 @@ class LogProcess:
         self.last_line = text.strip() or self.last_line
         is_of_report = self.listener.hear(self.lines / LINES_PER_SECOND, text, logger)
         if len(self.listener.errors) > len(self.places):
-            goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
+            of_message = text if not self.listener.errors[-1].frame else ""
+            goes_on = _GOES_ON.search(f"{self._record} {of_message}") is not None
+            was_logged = self._record != "" or _HAS_LEVEL.search(logger) is not None
             # A program that fails may have warned of something else before.
             name = self.listener.errors[-1].text.partition(":")[0].rpartition(".")[2]
             record = self._record if name in self._record else text

@@ -103,6 +103,8 @@ _OF_PHASE = re.compile(r"(?i)\b(?:valid\w*|eval\w*|test\w*|warm-?up)\W+(?:step|i
 _OF_PART = re.compile(r"(?i)\b(?:epoch|step|round) \d")
 # The last line of a script that has ended.
 _DONE = re.compile(r"(?i)(?:all )?done\b(?! \w+ing\b)")
+# Ranks, times, levels and names of loggers in front of words.
+_MARKS = re.compile(r"^(?:\d+: ?|\[[^\]]*\]:?\s*|\([^)]*\)\s*|- |[\d,:. -]{10,}|[\w.]+ - )+")
 _DONE_ALONE = re.compile(r"(?i)(?:all )?done[.!]*")
 # A program lacks what an environment brings.
 _LACKS = re.compile(r"ModuleNotFoundError|ImportError|shared object|not found|No such file")
@@ -141,7 +143,9 @@ class _LogVerdict:
             # Connections fail after it. Launchers know the first end by its time.
             begins = 0 if ended_alone.ranks == (log.first_rank,) else ended_alone.order
             own = [entry for entry in own if entry.order < begins or not is_of_communication(entry.error)]
-        own = _without_handled(own, self._ends, ended_alone, is_noticed)
+        exits = [end for end in self._ends if end.kind in (EndKind.EXIT, EndKind.SIGNAL)]
+        has_failed = bool(exits) or log.first_rank >= 0
+        own = _without_handled(own, self._ends, ended_alone, is_noticed, has_failed)
         if job_ended := whole_job_ended_at(self._ends):
             # Processes that were ended with the whole job print errors. Others have handled theirs.
             file_of_end = log.file_at(job_ended)
@@ -426,8 +430,9 @@ class _LogVerdict:
         for number, (order, _, text) in enumerate(reversed(self._log.tail)):
             line = text.strip()[:300]
             is_last = line in self._log.last_lines[-1:]
-            is_done = is_last or (_DONE_ALONE.fullmatch(line) and self._log.has_steps_after(0))
-            says_end = _ENDED_WELL.search(line) or (is_done and _DONE.match(line))
+            words = _MARKS.sub("", line)
+            is_done = is_last or (_DONE_ALONE.fullmatch(words) and self._log.has_steps_after(0))
+            says_end = _ENDED_WELL.search(line) or (is_done and _DONE.match(words))
             # Ranks whose lines come late may print a step behind it.
             is_near = number < LINES_BEFORE and steps < STEPS_AFTER_SURVIVED
             if says_end and is_near and not (self._log.has_failed or _OF_PART.search(line)):
@@ -624,12 +629,17 @@ def _names_victim(end: EndLine, node: str) -> bool:
 
 
 def _without_handled(
-    own: Sequence[LogError], ends: Sequence[EndLine], ended_alone: EndLine | None, is_noticed: bool
+    own: Sequence[LogError],
+    ends: Sequence[EndLine],
+    ended_alone: EndLine | None,
+    is_noticed: bool,
+    has_failed: bool,
 ) -> list[LogError]:
     """Leave out errors after which their processes went on, and those like them if nothing ended.
 
     ``ended_alone`` is the first end of a rank that no exception explains.
     ``is_noticed``: a rank or a thread noticed that another one had failed.
+    ``has_failed``: a launcher or Slurm saw a rank fail.
     """
     ended = [log_error for log_error in own if not log_error.error.survived]
     certain = [log_error for log_error in ended if not log_error.is_doubtful]
@@ -654,7 +664,12 @@ def _without_handled(
             or log_error.output_after < OUTPUT_BEFORE_OTHER_END
             or not (EXCEPTION_LINE.match(log_error.error.text) or WARNING.match(log_error.error.text))
         ]
-    has_failed = any(end.kind in (EndKind.EXIT, EndKind.SIGNAL) for end in ends)
-    if certain or any(end.kind in WHOLE_JOB or end.is_report for end in ends):
+    if certain or any(end.kind in WHOLE_JOB for end in ends):
         return certain
+    # The steps behind the last traceback may have waited in the buffer of a process until its end.
+    uncaught = [entry for entry in own if entry.error.frame and not (entry.is_doubtful or entry.error.caught)]
+    if has_failed and uncaught:
+        return [entry for entry in uncaught if is_alike(entry.error, uncaught[-1].error)]
+    if any(end.is_report for end in ends):
+        return []
     return ended or list(own) if has_failed or (is_noticed and not ends) else []

@@ -2220,3 +2220,25 @@ def test_an_error_of_a_rank_after_which_another_one_makes_steps_ended_nothing(ma
 def test_progress_that_reached_its_total_is_the_end_of_a_run(lines: list[str], is_finished: bool) -> None:
     assert (diagnosed(*lines).verdict is Verdict.NOTHING) is is_finished
     assert diagnosed(*lines, *EXCEPTION).verdict is Verdict.CRASHED
+
+
+def test_steps_that_waited_in_a_buffer_hide_no_failure_that_the_launcher_saw() -> None:
+    steps = [f"iter {number}: loss 2.{number}" for number in range(5)]
+    ends = ["srun: error: n1: task 2: Exited with exit code 1", "srun: error: n1: tasks 0-1: Terminated"]
+    report = ["Root Cause (first observed failure):", "[0]:", "  rank      : 2 (local_rank: 2)"]
+    for end in (ends, [*report, "  exitcode  : 1 (pid: 41)", "=" * 60]):
+        for mark in ("", "(rank 2) "):
+            diagnosis = diagnosed(*steps, *marked(mark, *EXCEPTION), *steps, *end)
+            assert ranks(diagnosis) == [2] and "batch 7 is empty" in diagnosis.message
+
+
+def test_a_message_that_says_that_the_program_goes_on_needs_one_step_behind_it() -> None:
+    skipped = "[rank1]: CUDA out of memory in step 12, skipping batch"
+    lines = ["[rank0]: it 1 loss 3", skipped, "[rank0]: it 2 loss 3", *marked("[rank0]: ", *EXCEPTION)]
+    diagnosis = diagnosed(*lines, "srun: error: n1: task 0: Exited with exit code 1")
+    assert ranks(diagnosis) == [0] and "batch 7" in diagnosis.message
+
+
+@pytest.mark.parametrize("mark", ["[INFO] ", "(rank 0) ", "2026-03-01 10:02:04,661 - train - INFO - ", "0: "])
+def test_done_behind_the_mark_of_a_logger_is_the_end_of_a_run(mark: str) -> None:
+    assert diagnosed(f"{mark}it 3 loss 2", f"{mark}Done.").verdict is Verdict.NOTHING
