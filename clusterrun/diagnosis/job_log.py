@@ -273,11 +273,12 @@ class JobLog:
                 enough = 1 if place.goes_on else STEPS_AFTER_SURVIVED
                 survived = steps >= enough or (went_on and place.was_logged)
                 # Ranks train in step: none goes on long without another one.
-                own = [place.order for place in process.places[number + 1 :]] if rank in exited else []
-                until = own[-1] if own else place.order if rank in exited else self._until
+                until = self._until
+                if rank in exited and rank >= 0:
+                    until = process.places[-1].order if number + 1 < len(process.places) else place.order
                 orders = self._steps.get(file, [])
                 others = bisect_left(orders, until) - bisect_right(orders, place.order)
-                survived = survived or (rank >= 0 and others >= enough)
+                survived = survived or ((rank >= 0 or error.caught) and others >= enough)
                 survived = survived and not (error.ends and not self._marks_all)
                 went_on = went_on or (place.was_logged and self.has_steps_after(place.order, place.last_time))
                 is_doubtful = handled[number] or ((went_on or place.is_warning) and not is_final(error))

@@ -93,7 +93,7 @@ _ENDED_WELL = re.compile(
     r"|\bWorkerState\.SUCCEEDED\b|worker group successfully finished"
 )
 # A counter and its total.
-_COUNTER = re.compile(r"(?<![\w./])(\d+) ?(?:/|of) ?(\d+)(?![\w/]|\.\d)")
+_COUNTER = re.compile(r"(?<![\w./])(\d+) *(?:/|of) *(\d+)(?![\w/]|\.\d)")
 _RESULT = re.compile(
     r"(?i)(?:loss|\b(?:acc(?:uracy)?|ppl|perplexity|reward|score|auc|miou|bleu))\b\W{0,3}\d"
     r"|\d ?(?:it|samples|tokens)/s|\b(?:done|finished|completed?)\b"

@@ -2242,3 +2242,17 @@ def test_a_message_that_says_that_the_program_goes_on_needs_one_step_behind_it()
 @pytest.mark.parametrize("mark", ["[INFO] ", "(rank 0) ", "2026-03-01 10:02:04,661 - train - INFO - ", "0: "])
 def test_done_behind_the_mark_of_a_logger_is_the_end_of_a_run(mark: str) -> None:
     assert diagnosed(f"{mark}it 3 loss 2", f"{mark}Done.").verdict is Verdict.NOTHING
+
+
+def test_a_traceback_that_a_handler_printed_ended_nothing_if_steps_of_others_follow() -> None:
+    caught = [
+        EXCEPTION[0],
+        '  File "/home/eve/viz.py", line 12, in plot',
+        "    save()",
+        "PermissionError: [Errno 13] Permission denied: '/fig.png'",
+    ]
+    step = '{"level": "info", "rank": 0, "msg": "iter 210 loss=2.79"}'
+    assert diagnosed(step, *caught, step, step, step).verdict is Verdict.UNDETERMINED
+    end = "srun: error: n1: task 0: Exited with exit code 1"
+    last = diagnosed(step, *caught, step, step, step, *EXCEPTION[:-1], "NotImplementedError", end)
+    assert "NotImplementedError" in last.message
