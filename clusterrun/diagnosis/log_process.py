@@ -210,6 +210,7 @@ class LogProcess:
     def handled(self, is_single: bool) -> list[bool]:
         """Return for each error whether the process went on and later printed another one of its own.
 
+        If the program caught the first one and not the other, the other one ended it.
         ``is_single``: all lines are of one rank, which goes on if it has logged an error.
         """
         errors, handled = self.listener.errors, []
@@ -224,6 +225,8 @@ class LogProcess:
                 went_on = self.printed_after(number)[1] >= OUTPUT_AFTER_HANDLED
             is_followed = later != number or (place.goes_on and bool(self.listener.unended()))
             went_on = went_on or (is_followed and (place.goes_on or (is_single and place.was_logged)))
+            final = errors[later]
+            went_on = went_on or (is_single and error.caught and final.frame != "" and not final.caught)
             handled.append(went_on and not is_final(error))
             is_own = not (is_of_communication(error) or is_report(error) or ASKED_TO_END.match(error.text))
             if is_own and (not last or (later != number and len(last) < 2)):

@@ -109,6 +109,8 @@ _DONE_ALONE = re.compile(r"(?i)(?:all )?done[.!]*")
 # A program lacks what an environment brings.
 _LACKS = re.compile(r"ModuleNotFoundError|ImportError|shared object|not found|No such file")
 _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
+# The part of a file's name that tells standard output from standard error.
+_STREAM = re.compile(r"(?:std)?(?:out(?:put)?|err(?:or)?)\b")
 _ONE_BEFORE = "; the one before: "
 # Ends by the scheduler, which no error of the job caused.
 _BY_SCHEDULER = (EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED, EndKind.REQUEUED)
@@ -166,6 +168,14 @@ class _LogVerdict:
         if self._timeouts and all(is_of_communication(entry.error) for entry in self._failures):
             before = self._timeouts[0].order
             self._failures = [entry for entry in self._failures if entry.order < before]
+        # In files of ranks, one of which shows training, an error may have ended no rank if no line tells of
+        # an end, and the program caught the error or only printed it.
+        has_steps = any(process.steps >= STEPS_AFTER_SURVIVED for process in log.processes.values())
+        is_of_ranks = len({_STREAM.sub("", name) for _, name in log.file_names}) > 1
+        is_uncaught = any(entry.error.frame and not entry.error.caught for entry in own)
+        has_end = bool(self._ends or self._timeouts or is_uncaught or is_noticed)
+        self._may_be_handled = is_of_ranks and has_steps and not has_end
+        self._failures = [] if self._may_be_handled else self._failures
         self._unended = self._tracebacks_without_exception(of_launchers=False)
         earlier = [_LogVerdict(run).diagnose() for run in log.earlier]
         self._earlier = [diagnosis for diagnosis in earlier if diagnosis.verdict is not Verdict.UNDETERMINED]
@@ -232,6 +242,8 @@ class _LogVerdict:
             return None
         message = handled[0].error.message
         sentence = f"there is no error in it that ended a rank: after {message}, it went on"
+        if self._may_be_handled:
+            sentence = f"no line shows that a rank ended: the program caught {message}"
         answer = self._without_failure(sentence)
         if answer.verdict is not Verdict.NOTHING:
             answer = self._unmarked_error(after=handled[-1].order) or answer
@@ -341,6 +353,8 @@ class _LogVerdict:
 
     def _unmarked_error(self, after: int = 0) -> Diagnosis | None:
         """A line that looks like an error has no traceback, and little other output follows."""
+        if self._may_be_handled:
+            return None
         plain = [order for order, _, text in self._log.tail if is_plain_output(text)]
         until = plain[-1 - LINES_BEHIND] if len(plain) > LINES_BEHIND else 0
         suspects = [

@@ -224,6 +224,44 @@ def test_the_first_of_two_files_is_the_one_with_the_earlier_time(
     assert words in diagnosis.message
 
 
+CAUGHT = """Traceback (most recent call last):
+  File "/a/viz.py", line 12, in plot
+    save()
+PermissionError: [Errno 13] Permission denied: 'fig.png'
+"""
+UNCAUGHT = """Traceback (most recent call last):
+  File "/a/train.py", line 80, in <module>
+    main()
+  File "/a/train.py", line 5, in main
+    go()
+KeyError: 'x'
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "verdict"),
+    [
+        (("0.log", "1.log"), CAUGHT, Verdict.NOTHING),
+        (("0.log", "1.log"), "ERROR:me:cannot open 3 files, they are left out\n", Verdict.UNDETERMINED),
+        (("0.log", "1.log"), UNCAUGHT, Verdict.CRASHED),
+        (("job.out", "job.err"), CAUGHT, Verdict.CRASHED),
+    ],
+)
+def test_an_error_that_a_rank_caught_ended_no_rank_if_the_file_of_another_goes_on(
+    tmp_path: Path, names: tuple[str, str], text: str, verdict: Verdict
+) -> None:
+    (tmp_path / names[0]).write_text(LINE * 20 + "Training finished.\n")
+    (tmp_path / names[1]).write_text(text)
+    assert read(str(tmp_path)).diagnosis.verdict is verdict
+
+
+def test_of_two_errors_in_the_file_of_a_rank_the_one_that_was_not_caught_ended_it(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(LINE * 20)
+    (tmp_path / "rank1.log").write_text(CAUGHT + UNCAUGHT)
+    (tmp_path / "slurm-7.out").write_text("srun: error: n1: task 1: Exited with exit code 1\n")
+    assert "KeyError: 'x', at train.py:5 (main)" in read(str(tmp_path)).diagnosis.message
+
+
 def test_a_file_that_is_no_text_is_named_unless_it_shows_an_error(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(b"PK\3\4\0\0\x08\x08" + bytes(range(256)) * 9)
