@@ -270,15 +270,13 @@ class JobLog:
                 rank = error.origin if error.origin >= 0 else rank
                 rank = rank if rank >= 0 else rank_in(error.text)
                 went_on = output >= OUTPUT_AFTER_SURVIVED
-                enough = 1 if place.goes_on else STEPS_AFTER_SURVIVED
-                survived = steps >= enough or (went_on and place.was_logged)
                 # Ranks train in step: none goes on long without another one.
                 until = self._until
                 if rank in exited and rank >= 0:
                     until = process.places[-1].order if number + 1 < len(process.places) else place.order
-                orders = self._steps.get(file, [])
-                others = bisect_left(orders, until) - bisect_right(orders, place.order)
-                survived = survived or ((rank >= 0 or error.caught) and others >= enough)
+                steps_of_any = self._steps_between(file, place.order, until) * (rank >= 0 or error.caught)
+                has_steps = max(steps, steps_of_any) >= (1 if place.goes_on else STEPS_AFTER_SURVIVED)
+                survived = has_steps or (went_on and place.was_logged)
                 survived = survived and not (error.ends and not self._marks_all)
                 went_on = went_on or (place.was_logged and self.has_steps_after(place.order, place.last_time))
                 is_doubtful = handled[number] or ((went_on or place.is_warning) and not is_final(error))
@@ -288,6 +286,10 @@ class JobLog:
                 is_last = steps == output == 0
                 errors.append(LogError(error, place.order, rank, node, is_doubtful, output, is_last, time))
         return sorted(self._marked_as_survived(errors), key=lambda log_error: log_error.order)
+
+    def _steps_between(self, file: int, begin: int, end: int) -> int:
+        orders = self._steps.get(file, [])
+        return bisect_left(orders, end) - bisect_right(orders, begin)
 
     def _marked_as_survived(self, errors: Sequence[LogError]) -> list[LogError]:
         """Mark errors of ranks that later reported the time-out of a collective.

@@ -139,42 +139,14 @@ class _LogVerdict:
             end for end in self._all_ends if end.kind not in NOT_STARTED or self._did_not_go_on(end)
         ]
         self._end = min(self._ends, key=self._rank_of_end, default=None)
-        own = [entry for entry in self._errors if not entry.error.is_consequence]
         is_noticed = any(entry.error.is_consequence and not entry.was_handled for entry in self._errors)
-        if ended_alone := self._ended_without_exception():
-            # Connections fail after it. Launchers know the first end by its time.
-            begins = 0 if ended_alone.ranks == (log.first_rank,) else ended_alone.order
-            own = [entry for entry in own if entry.order < begins or not is_of_communication(entry.error)]
-        exits = [end for end in self._ends if end.kind in (EndKind.EXIT, EndKind.SIGNAL)]
-        has_failed = bool(exits) or log.first_rank >= 0
-        own = _without_handled(own, self._ends, ended_alone, is_noticed, has_failed)
-        if job_ended := whole_job_ended_at(self._ends):
-            # Processes that were ended with the whole job print errors. Others have handled theirs.
-            file_of_end = log.file_at(job_ended)
-            # A step may be cancelled because a rank failed, whose lines come late.
-            ended = next(end for end in self._ends if end.order == job_ended)
-            is_step = ended.kind is EndKind.CANCELLED and "*** STEP" in ended.line
-            own = [
-                entry
-                for entry in own
-                # Files are read one after the other.
-                if entry.order < job_ended
-                or (is_step and not is_of_communication(entry.error))
-                or not (is_of_communication(entry.error) or log.file_at(entry.order) == file_of_end)
-                if not (ASKED_TO_END.match(entry.error.text) or entry.error.caught)
-            ]
+        own = self._own_errors(is_noticed)
         self._timeouts = [entry for entry in own if is_timeout(entry.error)]
         self._failures = [entry for entry in own if not is_timeout(entry.error)]
         if self._timeouts and all(is_of_communication(entry.error) for entry in self._failures):
             before = self._timeouts[0].order
             self._failures = [entry for entry in self._failures if entry.order < before]
-        # In files of ranks, one of which shows training, an error may have ended no rank if no line tells of
-        # an end, and the program caught the error or only printed it.
-        has_steps = any(process.steps >= STEPS_AFTER_SURVIVED for process in log.processes.values())
-        is_of_ranks = len({_STREAM.sub("", name) for _, name in log.file_names}) > 1
-        is_uncaught = any(entry.error.frame and not entry.error.caught for entry in own)
-        has_end = bool(self._ends or self._timeouts or is_uncaught or is_noticed)
-        self._may_be_handled = is_of_ranks and has_steps and not has_end
+        self._may_be_handled = not (self._ends or is_noticed) and self._may_have_ended_none(own)
         self._failures = [] if self._may_be_handled else self._failures
         self._unended = self._tracebacks_without_exception(of_launchers=False)
         earlier = [_LogVerdict(run).diagnose() for run in log.earlier]
@@ -182,6 +154,51 @@ class _LogVerdict:
         name_of_runs = "attempts of the job" if log.is_restarted else "runs"
         self._runs = f"{log.runs} {name_of_runs}"
         self._last_lines = tuple(f"last line: {line}" for line in log.last_lines[-3:])
+
+    def _own_errors(self, is_noticed: bool) -> list[LogError]:
+        """Return the errors that no other rank caused, and that their processes did not handle.
+
+        ``is_noticed``: a rank or a thread noticed that another one had failed.
+        """
+        log = self._log
+        own = [entry for entry in self._errors if not entry.error.is_consequence]
+        if ended_alone := self._ended_without_exception():
+            # Connections fail after it. Launchers know the first end by its time.
+            begins = 0 if ended_alone.ranks == (log.first_rank,) else ended_alone.order
+            own = [entry for entry in own if entry.order < begins or not is_of_communication(entry.error)]
+        exits = [end for end in self._ends if end.kind in (EndKind.EXIT, EndKind.SIGNAL)]
+        has_failed = bool(exits) or log.first_rank >= 0
+        own = _without_handled(own, self._ends, ended_alone, is_noticed, has_failed)
+        job_ended = whole_job_ended_at(self._ends)
+        if not job_ended:
+            return own
+        # Processes that were ended with the whole job print errors. Others have handled theirs.
+        file_of_end = log.file_at(job_ended)
+        # A step may be cancelled because a rank failed, whose lines come late.
+        ended = next(end for end in self._ends if end.order == job_ended)
+        is_step = ended.kind is EndKind.CANCELLED and "*** STEP" in ended.line
+        return [
+            entry
+            for entry in own
+            # Files are read one after the other.
+            if entry.order < job_ended
+            or (is_step and not is_of_communication(entry.error))
+            or not (is_of_communication(entry.error) or log.file_at(entry.order) == file_of_end)
+            if not (ASKED_TO_END.match(entry.error.text) or entry.error.caught)
+        ]
+
+    def _may_have_ended_none(self, own: Sequence[LogError]) -> bool:
+        """Return whether these errors, in files of ranks one of which shows training, may have ended none.
+
+        The programs caught or only printed them.
+        """
+        log = self._log
+        has_steps = any(process.steps >= STEPS_AFTER_SURVIVED for process in log.processes.values())
+        is_of_ranks = len({_STREAM.sub("", name) for _, name in log.file_names}) > 1
+        is_ended = any(
+            is_timeout(entry.error) or (entry.error.frame and not entry.error.caught) for entry in own
+        )
+        return is_of_ranks and has_steps and not is_ended
 
     def diagnose(self) -> Diagnosis:
         """Return the first answer, with notes on attempts and on modules that could not be loaded."""
