@@ -79,24 +79,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     is_alike = is_half and len({table.location(rank) for rank in living}) == 1
     if vote.is_unanimous or is_alike or any(waits[rank].operation in (GPU_WAIT, LOCK) for rank in living):
         return []
-    # In the loop of a library all ranks are in one line of the script. The library's frames tell them apart.
-    is_parted = len({waits[rank].line for rank in living}) == 1
-    odd: tuple[int, ...] = ()
-    is_key = {rank: waits[rank].operation.startswith(STORE_WAIT) for rank in living}
-    if not any(waits[rank].peer >= 0 or (is_key[rank] and not waits[rank].is_of_all) for rank in living):
-        sides = [ranks for _, ranks in vote.sides]
-        odd = _odd(table, sides)
-        odd = odd or _odd(table, [ranks for ranks in sides if waits[ranks[0]].root not in ranks])
-        if not odd:
-            odd = _odd(table, [ranks for _, ranks in RankVote(parting_frames(table)).sides])
-            is_parted = is_parted or bool(odd)
-        if not odd:
-            # Errors or a condition on their number led these ranks to their call. Others make the usual one.
-            blocks = {rank.rank: rank.stacks.block for rank in table.living}
-            in_block = [rank for rank, block in blocks.items() if block and not block.endswith(": finally")]
-            odd = next((ranks for ranks in sides if list(ranks) == in_block), ())
-        # A lone rank in a barrier of the script's own may be the only one that is right.
-        odd = () if any(is_key[rank] for rank in odd) else odd
+    odd, is_parted = _odd_side(table, vote)
     behind, ahead, may_be_passed = _out_of_step(table, vote)
     # A call of all ranks is no call that a rank may rightly pass, whatever branch it is in.
     may_be_passed = may_be_passed and not all(waits[rank].is_of_all for rank in behind)
@@ -117,24 +100,60 @@ def rule(table: CallTable) -> list[Hypothesis]:
             if short(frame) != waits[rank].line
         )
     certainty = CERTAINTY if odd else UNDECIDED
-    left = odd or ahead
-    parting = _parting(table, left)
     # Ranks that are further may have come to their branch as usual.
     suspects = [behind] if ahead and not odd else [odd, *(ranks for _, ranks in vote.sides)]
+    left, parting = _how_they_parted(table, odd or ahead, suspects)
+    if ahead and not parting:
+        left, parting = ahead, ("ahead", "")
+    explain = partial(explain_different_places, places=places, left=left, parting=parting)
+    return [Hypothesis(explain, certainty, odd)]
+
+
+def _odd_side(table: CallTable, vote: RankVote) -> tuple[Ranks, bool]:
+    """Return the ranks whose call is the odd one, () if unknown, and whether frames of libraries part them.
+
+    In the loop of a library all ranks are in one line of the script.
+    """
+    waits = table.wait_by_rank
+    living = [rank.rank for rank in table.living]
+    is_parted = len({waits[rank].line for rank in living}) == 1
+    is_key = {rank: waits[rank].operation.startswith(STORE_WAIT) for rank in living}
+    if any(waits[rank].peer >= 0 or (is_key[rank] and not waits[rank].is_of_all) for rank in living):
+        return (), is_parted
+    sides = [ranks for _, ranks in vote.sides]
+    odd = _odd(table, sides)
+    odd = odd or _odd(table, [ranks for ranks in sides if waits[ranks[0]].root not in ranks])
+    if not odd:
+        odd = _odd(table, [ranks for _, ranks in RankVote(parting_frames(table)).sides])
+        is_parted = is_parted or bool(odd)
+    if not odd:
+        # Errors or a condition on their number led these ranks to their call. Others make the usual one.
+        blocks = {rank.rank: rank.stacks.block for rank in table.living}
+        in_block = [rank for rank, block in blocks.items() if block and not block.endswith(": finally")]
+        odd = next((ranks for ranks in sides if list(ranks) == in_block), ())
+    # A lone rank in a barrier of the script's own may be the only one that is right.
+    return (() if any(is_key[rank] for rank in odd) else odd), is_parted
+
+
+def _how_they_parted(
+    table: CallTable, left: Ranks, suspects: Sequence[Ranks]
+) -> tuple[Ranks, tuple[str, ...]]:
+    """Return the ranks that parted from the others, and how, as ``_parting``.
+
+    ``left`` are the ranks that most probably did, ``suspects`` those that may be in a branch of their own.
+    """
+    parting = _parting(table, left)
     for ranks in suspects:
         if not parting and not any(table.of(rank).stacks.block for rank in ranks):
             parting = _branch(table, ranks)
             left = ranks if parting else left
     if left and not parting:
-        others = tuple(rank for rank in living if rank not in left)
+        others = tuple(rank.rank for rank in table.living if rank.rank not in left)
         their_parting = _parting(table, others)
         # They may be a turn further because the others make a call too many.
         if their_parting and their_parting[0] != "next":
-            left, parting = others, their_parting
-    if ahead and not parting:
-        left, parting = ahead, ("ahead", "")
-    explain = partial(explain_different_places, places=places, left=left, parting=parting)
-    return [Hypothesis(explain, certainty, odd)]
+            return others, their_parting
+    return left, parting
 
 
 def _out_of_step(table: CallTable, vote: RankVote) -> tuple[Ranks, Ranks, bool]:
