@@ -571,8 +571,9 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"(?:unrecognized arguments|not used by the HfArgumentParser).*--local[-_]rank",
-        "the launcher passes --local_rank, and the script does not take it",
-        "start it with torchrun and read LOCAL_RANK, or let the script take --local_rank",
+        "the launcher passes --local-rank (--local_rank before torch 2.0), and the script does not take it",
+        "start it with torchrun and read LOCAL_RANK, or let the script take both: "
+        'add_argument("--local-rank", "--local_rank", type=int)',
     ),
     KnownError(
         r"(?:^|: )error: (?:unrecognized arguments|the following arguments are required|argument -)",

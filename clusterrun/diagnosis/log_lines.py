@@ -71,7 +71,7 @@ _STARTS_ERROR = re.compile(
     r"^(?:\[rank\d+\]:\s?)?"
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
     r'|  File "|│ (?:/|❱)|Exception ignored in|Error in atexit|--- Logging error|Root Cause \(first'
-    r"|Fatal Python error: |terminate called after |slurmstepd: error: "
+    r"|Fatal Python error: |terminate called after |slurmstepd: error: |wandb: ERROR "
     # NCCL, which names the process first
     r"|[\w.-]+:\d+:\d+ \[\d+\] (?:\S+ )?NCCL "
     # deepspeed, PALS

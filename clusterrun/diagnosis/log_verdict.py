@@ -254,7 +254,7 @@ class _LogVerdict:
 
     def _survived(self) -> Diagnosis | None:
         """Every error was handled, and nothing ended. The log may end inside of another traceback."""
-        handled = [entry for entry in self._errors if not entry.error.is_consequence]
+        handled = [entry for entry in self._errors if entry.was_handled or not entry.error.is_consequence]
         if self._ends or self._failures or self._timeouts or not handled:
             return None
         message = handled[0].error.message
@@ -643,10 +643,16 @@ class _LogVerdict:
         has_other_code = re.search(r"exit(?:ed with)? code (?!1\b)", ended.words) is not None
         return ended if is_by_signal or has_other_code else None
 
-    def _rank_of_end(self, end: EndLine) -> tuple[int, bool, bool]:
+    def _rank_of_end(self, end: EndLine) -> tuple[bool, int, bool, bool]:
         """Return a smaller value for an end that explains more. An abort may follow on another end."""
         kind = EndKind.EXIT if _ABORTED.search(end.words) else end.kind
-        return kind.value, not end.is_report, end.ranks != (self._log.first_rank,)
+        # No rank causes these ends.
+        ended = [other.order for other in self._ends if other.kind in (EndKind.TIME_LIMIT, EndKind.PREEMPTED)]
+        file = self._log.file_at(end.order)
+        follows = kind in (EndKind.EXIT, EndKind.SIGNAL) and any(
+            order < end.order and self._log.file_at(order) == file for order in ended
+        )
+        return follows, kind.value, not end.is_report, end.ranks != (self._log.first_rank,)
 
 
 def _undetermined(sentence: str, evidence: tuple[str, ...] = (), remedy: str = NOTHING_REMEDY) -> Diagnosis:

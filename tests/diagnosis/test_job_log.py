@@ -969,3 +969,31 @@ def test_the_report_of_a_check_is_no_error_of_a_process(end: str) -> None:
 
     assert diagnosis.verdict is Verdict.NEVER_ARRIVED and "(n0001, 29777)" in diagnosis.message
     assert not diagnosed(CHECK + end).culprits
+
+
+STEPS = "".join(f"{rank}: [epoch {epoch}] rank {rank} done\n" for epoch in range(4) for rank in (0, 1, 2))
+CAUGHT = """\
+0: wandb: ERROR Error while calling W&B API: permission denied (<Response [403]>)
+0: Traceback (most recent call last):
+0:   File "/me/train.py", line 31, in init_wandb
+0:     wandb.init(project="x")
+0: wandb.errors.CommError: Error communicating with backend
+"""
+RETRIED = "2: WARNING shard 7 failed (ConnectionResetError(104, 'Connection reset by peer')), retry 1/5\n"
+
+
+@pytest.mark.parametrize("error", [CAUGHT, RETRIED])
+def test_an_error_after_which_all_ranks_train_to_the_end_failed_nothing(error: str) -> None:
+    diagnosis = diagnosed(f"{error}{STEPS}0: all 4 epochs done in 41.2 s\n")
+    assert diagnosis.verdict is Verdict.NOTHING
+
+
+LIMIT = "submitit WARNING (2026-01-11 01:00:00,131) - Caught signal SIGUSR2 on n9: this job is timed-out.\n"
+EXITED = "srun: error: n9: task 0: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"), [(LIMIT + EXITED, Verdict.NOT_RUNNING), (EXITED + LIMIT, Verdict.CRASHED)]
+)
+def test_ranks_that_exit_after_the_notice_of_a_time_limit_did_not_fail(text: str, verdict: Verdict) -> None:
+    assert diagnosed(text).verdict is verdict

@@ -250,7 +250,7 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             "runs a copy of it",
         ),
         ("_pickle.UnpicklingError: Weights only load failed. This file", Verdict.CRASHED, "torch 2.6"),
-        ("fit.py: error: unrecognized arguments: --local-rank=3", Verdict.CRASHED, "passes --local_rank"),
+        ("fit.py: error: unrecognized arguments: --local-rank=3", Verdict.CRASHED, "passes --local-rank"),
         ("RuntimeError: Permission denied", Verdict.CRASHED, "below 1024"),
         ("RuntimeError: Distributed package doesn't have NCCL built in", Verdict.CRASHED, "has no NCCL"),
         ("RuntimeError: unable to open shared memory object </torch_3>", Verdict.CRASHED, "open files"),
