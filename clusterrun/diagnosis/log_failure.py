@@ -21,7 +21,7 @@ from clusterrun.diagnosis.log_process import (
 )
 from clusterrun.diagnosis.log_remedies import NATIVE_REMEDY, TOO_MANY_REMEDY, foreign, remedy_of_end
 from clusterrun.diagnosis.log_suspects import ends_in_common, lines_near
-from clusterrun.diagnosis.printed_errors import Error, lacks_inner, rank_in
+from clusterrun.diagnosis.printed_errors import Error, is_of_launcher, lacks_inner, rank_in
 from clusterrun.diagnosis.rules.timed_out import LOGS_REMEDY as TIMEOUT_REMEDY
 from clusterrun.diagnosis.stacks import line_of, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
@@ -279,7 +279,8 @@ class FirstFailure:
             if not is_later and entry.is_doubtful and entry.error.frame and not is_alike(entry.error, error):
                 evidence.append(f"printed before, and the log goes on after it: {cut(entry.error.message)}")
         for entry in self._errors:
-            if entry.error.is_consequence and entry.rank >= 0 and not entry.was_handled:
+            is_of_rank = entry.rank >= 0 and not is_of_launcher(entry.error)
+            if entry.error.is_consequence and is_of_rank and not entry.was_handled:
                 evidence.append(f"a consequence: rank {entry.rank} printed {cut(entry.error.text)}")
                 break
         last = self._others[-1].error if self._others else None

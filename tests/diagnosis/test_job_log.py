@@ -997,3 +997,14 @@ EXITED = "srun: error: n9: task 0: Exited with exit code 1\n"
 )
 def test_ranks_that_exit_after_the_notice_of_a_time_limit_did_not_fail(text: str, verdict: Verdict) -> None:
     assert diagnosed(text).verdict is verdict
+
+
+def test_the_error_of_a_launcher_is_no_consequence_of_a_rank() -> None:
+    failed = "0: [rank5]: Traceback (most recent call last):\n"
+    failed += '0: [rank5]:   File "/me/train.py", line 31, in <module>\n0: [rank5]: KeyError: 7\n'
+    launcher = "1: Traceback (most recent call last):\n"
+    launcher += '1:   File "/env/bin/torchrun", line 8, in <module>\n1:     sys.exit(main())\n'
+    launcher += "1: torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    diagnosis = diagnosed(failed + launcher)
+    assert "KeyError: 7" in diagnosis.message
+    assert not any("rank 1" in line for line in diagnosis.evidence)
