@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -44,6 +45,7 @@ class DirectRun:
     def __init__(self, pid: int, folder: str) -> None:
         self.pid, self.paths = pid, RunPaths(folder)
         self.job_id = str(pid)
+        self.record = SimpleNamespace(coordinator=self.job_id)
         self.over = False
 
     def status(self) -> Any:
@@ -65,9 +67,6 @@ class DirectRuns(RehearsedRuns):
             supervise(task, json.dumps(orders))
         return DirectRun(pid, run_dir)
 
-    def _process(self, run: Any) -> str:
-        return str(run.job_id)
-
     def over(self, run: Any) -> bool:
         run.over = run.over or os.waitpid(run.pid, os.WNOHANG)[0] != 0
         return bool(run.over)
@@ -78,7 +77,7 @@ class DirectRuns(RehearsedRuns):
             os.waitpid(run.pid, 0)
             run.over = True
 
-    def _give_notice(self, run: Any) -> None:
+    def give_notice(self, run: Any) -> None:
         for child in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split():
             if catches(int(child), signal.SIGUSR2):
                 os.kill(int(child), signal.SIGUSR2)

@@ -157,8 +157,7 @@ class RehearsedRuns:
     def notified(self, run: Run, seconds: float) -> float | None:
         """Give notice. Return the seconds until the run ended by itself, or None if it had to be ended."""
         folder = run.paths.attempt(0)
-        # As Slurm gives it, to the coordinator, which is on this machine.
-        processes.send(run.record.coordinator, signal.SIGUSR2)
+        self.give_notice(run)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
@@ -174,6 +173,10 @@ class RehearsedRuns:
             return None
         life = read(folder.folder)
         return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
+
+    def give_notice(self, run: Run) -> None:
+        """Give notice as Slurm does, to the coordinator, which is on this machine."""
+        processes.send(run.record.coordinator, signal.SIGUSR2)
 
     def end(self, run: Run) -> None:
         if self.over(run):
