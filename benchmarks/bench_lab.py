@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from clusterrun import proc
 from clusterrun.lab.lab import Lab
 from clusterrun.lab.namespaces import wait_for
-from clusterrun.lab.needs import free_mib
 from clusterrun.lab.spec import LabSpec
 from clusterrun.model.errors import ClusterrunError
 
 GPUS = 8
 JOB_SECONDS = 300.0
-CALM_SECONDS, CALM_MIB = 20.0, 200.0
+CALM_SECONDS, CALM_GIB = 20.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Took:
 def once(nodes: int) -> Took:
     """Bring one lab up and down."""
     lab = Lab(f"bench{os.getpid()}")
-    free = free_mib()
+    free = free_gib()
     up = seconds(lambda: lab.up(LabSpec(name=lab.name, nodes=nodes, gpus=GPUS)))
     try:
-        memory = (free - free_mib()) / 1024
+        memory = free - free_gib()
         command = ["srun", f"-N{nodes}", f"--gpus-per-node={GPUS}", "hostname"]
         began = time.perf_counter()
         reached = len(set(lab.exec(command, timeout=JOB_SECONDS).out.split()))
@@ -59,8 +59,13 @@ def once(nodes: int) -> Took:
     finally:
         down = seconds(lambda: lab.down())
     # The kernel frees networks in the background: the next one is measured on a calm machine.
-    wait_for(lambda: free_mib() > free - CALM_MIB, CALM_SECONDS, 0.1)
+    wait_for(lambda: free_gib() > free - CALM_GIB, CALM_SECONDS, 0.1)
     return Took(up, job, down, memory, reached)
+
+
+def free_gib() -> float:
+    """Return the memory for new processes, in GiB."""
+    return proc.memory()[1] / 2**30
 
 
 def seconds(action: Callable[[], object]) -> float:

@@ -475,3 +475,11 @@ def test_only_convert_needs_the_parser_for_shell_scripts() -> None:
     modules = ("cli.submit", "cli.convert", "operations.submit", "operations.convert", "api", "script.plan")
     code = block + "import " + ", ".join(f"clusterrun.{module}" for module in modules)
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_benchmark_finds_what_it_imports() -> None:
+    # Scripts that hang on purpose need frameworks which the tests do not install.
+    paths = sorted((ROOT / "benchmarks").glob("*.py"))
+    names = [path.stem for path in paths if not path.stem.startswith(("__", "hanging_"))]
+    code = f"import importlib\nfor name in {names}: importlib.import_module('benchmarks.' + name)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
