@@ -127,12 +127,14 @@ class FirstFailure:
 
     # --- which error is the first, and whose it is ---
 
-    def _order(self, entry: LogError) -> tuple[bool, bool, str, int]:
+    def _order(self, entry: LogError) -> tuple[bool, bool, bool, str, int]:
         """Return a smaller value for an error that was printed before, and that no other one caused."""
         # A name that was never set is often one in the handler of another error.
         is_of_handler = _UNSET.match(entry.error.text) is not None
+        # One that a program caught may have ended no rank, and files of ranks do not show what came after.
+        may_be_handled = entry.error.caught and len(self._log.file_names) > 1
         time = entry.time if self._has_times else ""
-        return is_of_communication(entry.error), is_of_handler, time, entry.order
+        return is_of_communication(entry.error), is_of_handler, may_be_handled, time, entry.order
 
     def _is_same(self, entry: LogError) -> bool:
         """Return whether an error is the first one, printed by any rank.

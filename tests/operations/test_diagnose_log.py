@@ -255,6 +255,14 @@ def test_an_error_that_a_rank_caught_ended_no_rank_if_the_file_of_another_goes_o
     assert read(str(tmp_path)).diagnosis.verdict is verdict
 
 
+def test_an_error_that_one_rank_caught_is_not_before_one_that_ended_another(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(LINE * 20)
+    (tmp_path / "rank1.log").write_text(CAUGHT)
+    (tmp_path / "rank2.log").write_text(UNCAUGHT)
+    diagnosis = read(str(tmp_path)).diagnosis
+    assert [culprit.rank for culprit in diagnosis.culprits] == [2]
+
+
 def test_of_two_errors_in_the_file_of_a_rank_the_one_that_was_not_caught_ended_it(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text(LINE * 20)
     (tmp_path / "rank1.log").write_text(CAUGHT + UNCAUGHT)
