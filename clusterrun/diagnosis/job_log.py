@@ -366,7 +366,7 @@ class JobLog:
 
     def file_at(self, order: int) -> int:
         """Return the number of the file that holds a line."""
-        return sum(begins < order for begins, _ in self.file_names)
+        return bisect_left(self.file_names, (order, ""))
 
     def last_line_by_rank(self) -> dict[int, str]:
         """Return the last line of each rank whose lines the log tells apart."""

@@ -138,6 +138,9 @@ class _LogVerdict:
         self._ends = [
             end for end in self._all_ends if end.kind not in NOT_STARTED or self._did_not_go_on(end)
         ]
+        # No rank causes these ends.
+        limits = (EndKind.TIME_LIMIT, EndKind.PREEMPTED)
+        self._limits = [end.order for end in self._ends if end.kind in limits]
         self._end = min(self._ends, key=self._rank_of_end, default=None)
         is_noticed = any(entry.error.is_consequence and not entry.was_handled for entry in self._errors)
         own = self._own_errors(is_noticed)
@@ -461,9 +464,9 @@ class _LogVerdict:
         for number, (order, _, text) in enumerate(reversed(self._log.tail)):
             line = text.strip()[:300]
             is_last = line in self._log.last_lines[-1:]
-            words = _MARKS.sub("", line)
-            is_done = is_last or (_DONE_ALONE.fullmatch(words) and self._log.has_steps_after(0))
-            says_end = _ENDED_WELL.search(line) or (is_done and _DONE.match(words))
+            unmarked = _MARKS.sub("", line)
+            is_done = is_last or (_DONE_ALONE.fullmatch(unmarked) and self._log.has_steps_after(0))
+            says_end = _ENDED_WELL.search(line) or (is_done and _DONE.match(unmarked))
             # Ranks whose lines come late may print a step behind it.
             is_near = number < LINES_BEFORE and steps < STEPS_AFTER_SURVIVED
             if says_end and is_near and not (self._log.has_failed or _OF_PART.search(line)):
@@ -646,11 +649,9 @@ class _LogVerdict:
     def _rank_of_end(self, end: EndLine) -> tuple[bool, int, bool, bool]:
         """Return a smaller value for an end that explains more. An abort may follow on another end."""
         kind = EndKind.EXIT if _ABORTED.search(end.words) else end.kind
-        # No rank causes these ends.
-        ended = [other.order for other in self._ends if other.kind in (EndKind.TIME_LIMIT, EndKind.PREEMPTED)]
-        file = self._log.file_at(end.order)
         follows = kind in (EndKind.EXIT, EndKind.SIGNAL) and any(
-            order < end.order and self._log.file_at(order) == file for order in ended
+            order < end.order and self._log.file_at(order) == self._log.file_at(end.order)
+            for order in self._limits
         )
         return follows, kind.value, not end.is_report, end.ranks != (self._log.first_rank,)
 
