@@ -180,7 +180,8 @@ def explain_not_in_new_group(
     sentence += f"and {are} in {operation}{at_place(table, *inside)}"
     sentence += "" if blamed else ": nothing shows which of the two is wrong"
     # It may have made another group in that place.
-    members = {table.of(rank).request.makes[1:] for rank in making}.pop()
+    groups = {table.of(rank).request.makes[1:] for rank in making}
+    members = groups.pop() if len(groups) == 1 else ()
     omitted = f"made the group of {ranks_in_words(unfolded(*members))}" if members else f"called {meets}"
     whys = {}
     for rank in blamed:
