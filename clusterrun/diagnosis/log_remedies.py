@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from clusterrun.diagnosis.end_lines import EndKind
 from clusterrun.diagnosis.known_errors import ROWS, meaning
+from clusterrun.diagnosis.verdict import Culprit
 
 TOO_MANY_REMEDY = (
     "give every rank the number of all ranks as WORLD_SIZE, and start each once; end what was left over, and"
@@ -85,9 +86,10 @@ def foreign(remedy: str) -> str:
     return remedy
 
 
-def filled(remedy: str, job: str, nodes: Collection[str]) -> str:
-    """Return a remedy with the number of the job and the node, as far as they are known."""
+def with_names(remedy: str, job: str, culprits: Sequence[Culprit]) -> str:
+    """Return a remedy with the number of the job and the only node of ``culprits``, if they are known."""
     remedy = re.sub(r"\bJOB\b(?! while)", job, remedy) if job else remedy
+    nodes = {culprit.node for culprit in culprits} - {""}
     return re.sub(r"\bNODE\b", min(nodes), remedy) if len(nodes) == 1 else remedy
 
 

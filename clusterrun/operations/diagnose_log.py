@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 from clusterrun.diagnosis.job_log import JobLog
 from clusterrun.diagnosis.log_process import LogError
-from clusterrun.diagnosis.log_remedies import ENDED_WITHOUT_ERROR_REMEDY, NOTHING_REMEDY, filled
+from clusterrun.diagnosis.log_remedies import ENDED_WITHOUT_ERROR_REMEDY, NOTHING_REMEDY, with_names
 from clusterrun.diagnosis.log_verdict import diagnosis_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.errors import BadInput, NoSuchRun
@@ -135,8 +135,7 @@ def diagnose_logs(
             other = diagnose_logs(files_of_job, stdin, clock, tell).diagnosis
             notes.append(f"job {job}: {other.verdict.value}: {other.message}")
     diagnosis = _limited(diagnosis_of(log), files)
-    nodes = {culprit.node for culprit in diagnosis.culprits}
-    remedy = filled(diagnosis.remedy, str(newest or ""), nodes - {""})
+    remedy = with_names(diagnosis.remedy, str(newest or ""), diagnosis.culprits)
     diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *notes), remedy=remedy)
     errors = log.errors()
     return LogReport(tuple(files), diagnosis, tuple(errors[:MOST_ERRORS]), max(0, len(errors) - MOST_ERRORS))
@@ -190,7 +189,7 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet, us
     notes = [f"Slurm's state of job {job.job_id} is {state}; files read: {read}"]
     notes += read_notes
     remedy = diagnosis.remedy.replace(NOTHING_REMEDY, ENDED_WITHOUT_ERROR_REMEDY)
-    remedy = filled(remedy, job.job_id, {culprit.node for culprit in diagnosis.culprits} - {""})
+    remedy = with_names(remedy, job.job_id, diagnosis.culprits)
     return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))), remedy=remedy)
 
 

@@ -19,14 +19,14 @@ NAMES_SECONDS = 2.0
 
 class RunLogs:
     def __init__(
-        self, context: Context, run_id: str, wanted: LogSelection | None = None, tell: Tell = quiet
+        self, context: Context, run_id: str, selection: LogSelection | None = None, tell: Tell = quiet
     ) -> None:
         self._context = context
         self._run_id = run_id
-        self._wanted = wanted or LogSelection()
+        self._selection = selection or LogSelection()
         self._tell = tell
         self._paths = context.store.paths(run_id)
-        self._shown = self._wanted.attempt  # the attempt whose output is shown; None: the newest
+        self._shown = self._selection.attempt  # the attempt whose output is shown; None: the newest
         self.watch = RunWait(context, run_id, tell, logs_are_shown=True)
 
     @property
@@ -56,19 +56,19 @@ class RunLogs:
 
     def so_far(self) -> Iterator[Piece]:
         """Return the output so far."""
-        self._shown = newest_attempt(self._paths, self._wanted.attempt)
+        self._shown = newest_attempt(self._paths, self._selection.attempt)
         if self._shown is None:
             return iter(())
-        if self._wanted.attempt is None:
+        if self._selection.attempt is None:
             newest, self._shown = self._shown, newest_with_output(self._paths)
             if self._shown != newest:
                 self._tell(f"attempt {newest} has no output; these lines are of attempt {self._shown}")
-        return so_far(self._paths, self._shown, self._wanted)
+        return so_far(self._paths, self._shown, self._selection)
 
     def following(self) -> Iterator[Piece]:
-        if self._wanted.attempt is not None:
+        if self._selection.attempt is not None:
             raise BadInput("--attempt and --follow do not go together", "following shows every new attempt")
-        return following(self._paths, self._wanted, self.watch.over, self._context.clock, self._began)
+        return following(self._paths, self._selection, self.watch.over, self._context.clock, self._began)
 
     def _began(self, attempt: int) -> None:
         """Report the start of an attempt with its reason, once the coordinator has named the nodes."""

@@ -28,7 +28,6 @@ KNOWN_FILES = re.compile(
 # A value that a command prints.
 COMPUTED = re.compile(r"\$\((?!\()|`")
 # The value of a sweep in a word of the command.
-PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 # An argument of a script: ``$1``, ``"$@"``. Awk's own stand in single quotes.
 POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)

@@ -58,7 +58,8 @@ _REDIRECTION = re.compile(r"\d*[<>&]+.*")
 # Names of variables for the program that a launcher starts.
 _OF_SCRIPTS = re.compile(r"(?i)python|script|main\b|prog(?:ram)?\b|(?:entry|train_file)")
 _NUMBER = re.compile(r"(?:^|:)(\d+)$", re.ASCII)
-_SWEPT = re.compile(r"\{[A-Za-z_]\w*\}", re.ASCII)
+# The value of a loop of the script, or of a sweep.
+PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 # Launchers whose processes have no GPU unless an option requests it.
 _OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun", "ibrun")
 # The difference to ``--gpus-per-task``.
@@ -370,7 +371,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
     open_nodes += [
         typed
         for typed, _, value, option in options
-        if option.role in of_sizes and _SWEPT.search(value) and (has_size or typed not in sizes)
+        if option.role in of_sizes and PLACEHOLDER.search(value) and (has_size or typed not in sizes)
     ]
     passes_rank = program in _LOCAL_RANK and not any(
         name.startswith(("use", "no-local-rank")) for _, name, _, _ in options
@@ -457,7 +458,7 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         rank_launcher=outer.rank_launcher or inner.rank_launcher,
         is_isolated=inner.is_isolated,
         python=inner.python or outer.python,
-        open_sizes=(*filter(_SWEPT.search, outer.open_sizes), *inner.open_sizes),
+        open_sizes=(*filter(PLACEHOLDER.search, outer.open_sizes), *inner.open_sizes),
         step_nodes=outer.nodes if inner.rank_launcher and inner.nodes in (0, outer.nodes) else 0,
         step_per_node=outer.per_node,
         step_total=outer.total,

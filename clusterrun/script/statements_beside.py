@@ -12,7 +12,6 @@ from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
     COMPUTED,
     END_IS_REPORTED,
-    PLACEHOLDER,
     PREPARES,
     Candidate,
     Reading,
@@ -29,7 +28,7 @@ from clusterrun.script.batch_reading import (
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.directives import OF_PLACE
 from clusterrun.script.interpreter_calls import interpreter_call
-from clusterrun.script.launch_commands import ACTIVATORS, LaunchCommand, launch_in
+from clusterrun.script.launch_commands import ACTIVATORS, PLACEHOLDER, LaunchCommand, launch_in
 from clusterrun.script.program_table import is_tool
 from clusterrun.script.quoting import evaluated_text, plain_text
 from clusterrun.script.shell_source import (

@@ -11,7 +11,6 @@ from clusterrun.model.frozen import replace
 from clusterrun.script.batch_reading import (
     END_IS_REPORTED,
     KNOWN_FILES,
-    PLACEHOLDER,
     PREPARES,
     SCRIPT_ENDS,
     Candidate,
@@ -26,7 +25,15 @@ from clusterrun.script.batch_reading import (
 from clusterrun.script.batch_scripts import IN_LOGS, Part, PartOutcome
 from clusterrun.script.directives import OF_PLACE
 from clusterrun.script.interpreter_calls import NEEDLESS_BEFORE, interpreter_call, shell_script
-from clusterrun.script.launch_commands import ACTIVATORS, OF_PATH, WRAPPERS, LaunchCommand, joined, launch_in
+from clusterrun.script.launch_commands import (
+    ACTIVATORS,
+    OF_PATH,
+    PLACEHOLDER,
+    WRAPPERS,
+    LaunchCommand,
+    joined,
+    launch_in,
+)
 from clusterrun.script.launcher_options import launcher_options
 from clusterrun.script.program_table import TRAITS, changes_shell
 from clusterrun.script.quoting import plain_text

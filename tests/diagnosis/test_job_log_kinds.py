@@ -2160,9 +2160,9 @@ def test_a_job_that_reached_its_time_limit_after_the_run_had_finished_is_named_s
     assert "--time" in diagnosed("step 8 loss 2", ended).remedy
 
 
-@pytest.mark.parametrize("words", ["job failed 2 times, giving up", "cannot open x while trying to load it"])
-def test_an_error_with_a_count_or_an_attempt_in_it_is_one(words: str) -> None:
-    assert words in diagnosed("step 8 loss 2", f"ERROR: {words}").message
+@pytest.mark.parametrize("text", ["job failed 2 times, giving up", "cannot open x while trying to load it"])
+def test_an_error_whose_text_has_a_count_or_an_attempt_is_named(text: str) -> None:
+    assert text in diagnosed("step 8 loss 2", f"ERROR: {text}").message
 
 
 def test_a_traced_command_that_complains_and_is_the_last_one_ended_its_script() -> None:

@@ -102,10 +102,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
     certainty = CERTAINTY if odd else UNDECIDED
     # Ranks that are further may have come to their branch as usual.
     suspects = [behind] if ahead and not odd else [odd, *(ranks for _, ranks in vote.sides)]
-    left, parting = _how_they_parted(table, odd or ahead, suspects)
+    parted, parting = _how_they_parted(table, odd or ahead, suspects)
     if ahead and not parting:
-        left, parting = ahead, ("ahead", "")
-    explain = partial(explain_different_places, places=places, left=left, parting=parting)
+        parted, parting = ahead, ("ahead", "")
+    explain = partial(explain_different_places, places=places, parted=parted, parting=parting)
     return [Hypothesis(explain, certainty, odd)]
 
 
@@ -136,24 +136,24 @@ def _odd_side(table: CallTable, vote: RankVote) -> tuple[Ranks, bool]:
 
 
 def _how_they_parted(
-    table: CallTable, left: Ranks, suspects: Sequence[Ranks]
+    table: CallTable, parted: Ranks, suspects: Sequence[Ranks]
 ) -> tuple[Ranks, tuple[str, ...]]:
     """Return the ranks that parted from the others, and how, as ``_parting``.
 
-    ``left`` are the ranks that most probably did, ``suspects`` those that may be in a branch of their own.
+    ``parted`` are the ranks that most probably did, ``suspects`` those that may be in a branch of their own.
     """
-    parting = _parting(table, left)
+    parting = _parting(table, parted)
     for ranks in suspects:
         if not parting and not any(table.of(rank).stacks.block for rank in ranks):
             parting = _branch(table, ranks)
-            left = ranks if parting else left
-    if left and not parting:
-        others = tuple(rank.rank for rank in table.living if rank.rank not in left)
+            parted = ranks if parting else parted
+    if parted and not parting:
+        others = tuple(rank.rank for rank in table.living if rank.rank not in parted)
         their_parting = _parting(table, others)
         # They may be a turn further because the others make a call too many.
         if their_parting and their_parting[0] != "next":
             return others, their_parting
-    return left, parting
+    return parted, parting
 
 
 def _out_of_step(table: CallTable, vote: RankVote) -> tuple[Ranks, Ranks, bool]:
@@ -177,11 +177,11 @@ def _parting(table: CallTable, ranks: Ranks) -> tuple[str, ...]:
     ``train.py:64 (train)``. The lines that may have led there follow.
     """
     others = [rank.stacks.position for rank in table.living if rank.rank not in ranks]
-    partings = {_left(other, table.of(rank).stacks.position) for rank in ranks for other in others}
+    partings = {_parting_between(other, table.of(rank).stacks.position) for rank in ranks for other in others}
     return partings.pop() if len(partings) == 1 else ()
 
 
-def _left(inside: Sequence[str], behind: Sequence[str]) -> tuple[str, ...]:
+def _parting_between(inside: Sequence[str], behind: Sequence[str]) -> tuple[str, ...]:
     """Return what around the place ``inside`` a rank at ``behind`` has certainly left; () if unknown.
 
     It is a loop, or else a turn of one or a function.
@@ -268,7 +268,7 @@ def explain_different_places(
     table: CallTable,
     blamed: Ranks,
     places: Mapping[int, str],
-    left: Ranks = (),
+    parted: Ranks = (),
     parting: Sequence[str] = (),
 ) -> Diagnosis:
     sides = RankVote(places).sides
@@ -280,8 +280,8 @@ def explain_different_places(
     if parting:
         kind, place, *numbers = parting
         did, remedy = _PARTINGS[kind]
-        have, are = ("has", "is") if len(left) == 1 else ("have", "are")
-        sentence += f"; {ranks_in_words(left)} {did.format(have=have, are=are, place=place)}"
+        have, are = ("has", "is") if len(parted) == 1 else ("have", "are")
+        sentence += f"; {ranks_in_words(parted)} {did.format(have=have, are=are, place=place)}"
         remedy = remedy.format(lines=f" in line {' or '.join(numbers)}" * bool(numbers))
     logging = [
         rank.rank for rank in table.living if any(_LIGHTNING_LOG in frame for frame in rank.stacks.main)
